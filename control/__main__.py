@@ -60,7 +60,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
 
-    print(json.dumps(planning.make(plan_request.Request.of(json.load(sys.stdin)), progress).fact))
+    print(json.dumps(planning.make_plan(plan_request.Request.of(json.load(sys.stdin)), progress).fact))
     return DONE
 
 
@@ -105,7 +105,7 @@ def _batch(arguments: argparse.Namespace) -> int:
     from control.datasets.publishing import one_batch as making
 
     config = configurations.build(configurations.load(arguments.config))
-    making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
+    making.write_batch(config, published(arguments), arguments.images, arguments.number, arguments.out)
     print(json.dumps({}))
     return DONE
 

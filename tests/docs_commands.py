@@ -212,7 +212,7 @@ def _of_playbook(program: str, words: Sequence[str]) -> str:
     if not (ROOT / program).is_file():
         return f"there is no {program}"
     try:
-        operator_variables.check(program.removesuffix(".yml"), given, command_line.inventory_variables())
+        operator_variables.check_variables(program.removesuffix(".yml"), given, command_line.inventory_variables())
     except operator_variables.ConfigError as error:
         return str(error)
     return ""

@@ -107,7 +107,7 @@ def _augmentation(config: Config) -> Callable[[Call, Batch], None]:
         return lambda *_: None
     from trainer.step import image_augmentation
 
-    augment: Callable[[Batch], Any] = cast(Any, image_augmentation.make(alone, config.seed))
+    augment: Callable[[Batch], Any] = cast(Any, image_augmentation.make_augmentation(alone, config.seed))
 
     def vary(call: Call, batch: Batch) -> None:
         for index in range(call.steps):

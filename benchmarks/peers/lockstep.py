@@ -115,7 +115,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, local.shapes, None, functools.partial(seconds, given.batch))
     parts = build_step.assemble(local, config, chosen)
     if given.variant == IN_STEP:
-        parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.group.sum, None))
+        parts = dataclasses.replace(parts, reduction=chain.make_chain(Method(waits_twice()), cluster.group.sum, None))
     profiled = worker_step.ProfiledCall(parts)
     overhead = functools.partial(auto_reduction.overhead_seconds, profiled, local.spec)
     shares, _ = batch_shares.shares(config.train, cluster, total, [], seconds, overhead)

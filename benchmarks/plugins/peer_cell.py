@@ -90,7 +90,7 @@ def _parse(output: str) -> dict[str, Any]:
     """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
     parts = [part.strip("\n") for part in output.split(MARK)]
     if len(parts) != 4:
-        return {"exit": None, "result": None, "lines": log_lines.shown(output.split("\n"))[-5:]}
+        return {"exit": None, "result": None, "lines": log_lines.readable_lines(output.split("\n"))[-5:]}
     _, code, result, log = parts
     read = worker_files.answer(result, "result.json") if result else None
-    return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": log_lines.shown(log.split("\n"))}
+    return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": log_lines.readable_lines(log.split("\n"))}

@@ -74,7 +74,7 @@ def main() -> None:
             check.clean()
             about = {"gpus": listed, "tensorflow": version, "date": time.strftime("%Y-%m-%d"), "limit": LIMIT}
             results = project.ROOT / "benchmarks" / "results"
-            write(given.results or results / time.strftime("gpu-check-%Y%m%d-%H%M%S"), rows, about)
+            write_results(given.results or results / time.strftime("gpu-check-%Y%m%d-%H%M%S"), rows, about)
     print(text.table(HEADER, [row.cells for row in rows]))
     sys.exit(any(row.result != OK for row in rows))
 
@@ -336,7 +336,7 @@ def processes(folder: str, proc: Path = Path("/proc")) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def write(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
+def write_results(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     """Write table.md and results.json."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [" | ".join(cells) for cells in [HEADER, ["---"] * len(HEADER), *(row.cells for row in rows)]]

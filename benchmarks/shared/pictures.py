@@ -20,7 +20,7 @@ QUALITY = 85
 SEED = 1
 
 
-def make(folder: Path, count: int, progress: Callable[[int, int], None]) -> None:
+def make_pictures(folder: Path, count: int, progress: Callable[[int, int], None]) -> None:
     """Make `count` pictures in `train/<class>/` and one per class in `test/<class>/`: all of them, or no folder.
 
     Args:

@@ -34,7 +34,7 @@ def plan_loader(task: Task) -> dict[str, Any]:
         return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
     # The plan of a training run on that folder; only its dataset and configuration are used.
     asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
-    plan = plan_command.make(
+    plan = plan_command.make_plan(
         OperatorRequest.of(asked), Inventory(hosts=hosts), "benchmarks", 1, task.arguments["packs"], not task.check_mode
     )
     bench = benchmark.new(
@@ -68,7 +68,7 @@ def _dataset(task: Task, options: dict[str, Any], limit: int | None) -> str | No
     if task.check_mode and not folder.is_dir():
         return None
     line = Line(Display(), command_line.terminal())
-    pictures.make(folder, count, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
+    pictures.make_pictures(folder, count, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
     line.end()
     return str(folder)
 

@@ -91,7 +91,7 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
             f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
             "omit --limit and choose how many train with -e workers=N, or take hosts out of the inventory."
         )
-    options = operator_variables.check(command, extra_variables(), inventory_variables())
+    options = operator_variables.check_variables(command, extra_variables(), inventory_variables())
     for name, values in _repeated().items():
         if name in options and name not in ADDED_UP:
             Display().warning(f"-e {name} is given {len(values)} times; the last counts: {name}={values[-1]}, not {', '.join(values[:-1])}")

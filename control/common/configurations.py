@@ -263,7 +263,7 @@ def _check(config: Config) -> None:
     _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
     fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
     _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
-    worker_environment.check(config.train.environment, "train.environment")
+    worker_environment.check_environment(config.train.environment, "train.environment")
     _rule(all(len(pair) == 2 for pair in config.schedule.decay), "schedule.decay", config.schedule.decay, "a list of [epoch, factor]")
     fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
     _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")

@@ -49,7 +49,7 @@ INSTEAD = {"hosts": "workers"}
 """Names that Ansible reserves, and warns of, and what they are called here."""
 
 
-def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> dict[str, Any]:
+def check_variables(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> dict[str, Any]:
     """The operator variables among those given with `-e`.
 
     Args:

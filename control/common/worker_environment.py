@@ -24,7 +24,7 @@ LOADING = re.compile(r"PATH|LD_.*|PYTHON.*")
 """Variables that decide which programs and libraries run: they depend on the host, so no configuration may set them."""
 
 
-def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
+def check_environment(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
     """Refuse (ConfigError) invalid and reserved names; the inventory (`of_a_host`) may also say where Python and libraries are."""
     for name, value in given.items():
         if not NAME.fullmatch(name):
@@ -45,7 +45,7 @@ def of_host(given: Any, host: str) -> dict[str, str]:
     texts = as_texts(given)
     if texts is None:
         raise ConfigError(f"{key}: {given!r} is not a mapping of names to texts or numbers, as in {{TF_ENABLE_ONEDNN_OPTS: 0}}")
-    check(texts, key, of_a_host=True)
+    check_environment(texts, key, of_a_host=True)
     return texts
 
 
@@ -64,7 +64,7 @@ def as_texts(given: Any) -> dict[str, str] | None:
 
 def assignments(given: Mapping[str, str]) -> list[str]:
     """`NAME=value` for a shell, each quoted to a single word; ConfigError if a name is invalid or may not be set."""
-    check(given, "environment", of_a_host=True)
+    check_environment(given, "environment", of_a_host=True)
     return [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
 
 

@@ -25,7 +25,7 @@ def of_last_launch(lines: Sequence[str]) -> list[str]:
     return list(lines[begin:])
 
 
-def shown(lines: Iterable[str]) -> list[str]:
+def readable_lines(lines: Iterable[str]) -> list[str]:
     """Lines without noise and colours, fit for a terminal; the file keeps every line."""
     # A line that is redrawn, as by a progress bar, keeps its last state.
     kept = (COLOR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines if not NOISE.fullmatch(line.rstrip("\r")))

@@ -48,7 +48,7 @@ class Archive:
 
     def build(self, folder: Path) -> Path:
         """Write the archive into a folder, unless it is there; always the same bytes."""
-        return write(folder, self.name, self.contents())
+        return write_archive(folder, self.name, self.contents())
 
 
 def zipped(files: Mapping[str, Path]) -> bytes:
@@ -65,7 +65,7 @@ def file_name(name: str, sha256: str) -> str:
     return f"{name}-{sha256[:16]}.zip"
 
 
-def write(folder: Path, name: str, data: bytes) -> Path:
+def write_archive(folder: Path, name: str, data: bytes) -> Path:
     """Write an archive's bytes into a folder under their digest, unless they are there."""
     path = folder / file_name(name, hashlib.sha256(data).hexdigest())
     if not path.is_file() or path.read_bytes() != data:

@@ -12,7 +12,7 @@ from control.common.progress_line import Line
 from trainer.common.errors import REFUSAL, LockstepError
 
 
-def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
+def run_trainer(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
     """The JSON object that a command prints last; earlier lines are shown as progress.
 
     Args:

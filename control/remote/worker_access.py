@@ -193,7 +193,7 @@ class Worker:
     def last_lines(self, count: int = 20) -> list[str]:
         """The end of the current launch's part of worker.log."""
         self._log.skip()
-        return log_lines.shown(log_lines.of_last_launch(self._log.once().news.split("\n")))[-count:]
+        return log_lines.readable_lines(log_lines.of_last_launch(self._log.once().news.split("\n")))[-count:]
 
     def new_lines(self, count: int, timeout: float) -> tuple[list[str], bool]:
         """Lines added to worker.log since the last call, and whether the worker may add more.
@@ -215,7 +215,7 @@ class Worker:
     def _lines(self, line: FeedLine) -> list[str]:
         """The lines that were added to worker.log; the first time, those of the current launch."""
         lines, first, self._log_shown = line.news.split("\n"), not self._log_shown, True
-        return log_lines.shown(log_lines.of_last_launch(lines) if first else lines)
+        return log_lines.readable_lines(log_lines.of_last_launch(lines) if first else lines)
 
     def collect(
         self,

@@ -169,7 +169,7 @@ class Run:
     @property
     def step_medians(self) -> dict[str, dict[str, float]]:
         """By host, in the order of rank: milliseconds of each phase; hosts without profiled steps are left out."""
-        by_host = step_profile.medians(step_profile.read(self.folder))
+        by_host = step_profile.medians(step_profile.read_profiles(self.folder))
         return {host["name"]: by_host[host["name"]] for host in self.cluster["hosts"] if host["name"] in by_host}
 
     def picture(self, kind: str) -> str:

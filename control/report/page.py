@@ -49,7 +49,7 @@ class Renderer:
         """HTML; pictures are read from a folder and embedded."""
         environment = self._environment(True)
         environment.filters["data_uri"] = lambda name: _data_uri(pictures / name)
-        environment.filters["shown"] = lambda picture: Markup(shown(picture.file, escape(picture.alt.replace("`", "")), pictures))  # noqa: S704
+        environment.filters["shown"] = lambda picture: Markup(picture_html(picture.file, escape(picture.alt.replace("`", "")), pictures))  # noqa: S704
         environment.filters["markdown"] = lambda text: Markup(_from_markdown(text, pictures))  # noqa: S704 - escapes what it is given
         return environment.get_template("report.html.j2").render(report=report) + "\n"
 
@@ -100,7 +100,7 @@ def dark(file: str) -> str:
     return f"{file.removesuffix('.png')}-dark.png"
 
 
-def shown(file: str, alt: str, pictures: Path) -> str:
+def picture_html(file: str, alt: str, pictures: Path) -> str:
     """HTML of a picture that is embedded, with its dark variant if there is one; `alt` is HTML."""
     image = f'<img src="{_data_uri(pictures / file)}" alt="{alt}">'
     if not (pictures / dark(file)).is_file():
@@ -130,6 +130,6 @@ def _from_markdown(text: str, pictures: Path) -> str:
     def embedded(match: re.Match[str]) -> str:
         alt = ALT.search(match[0])
         is_ours = (pictures / match[1]).is_file()
-        return f'<span class="figure">{shown(match[1], alt[1] if alt else "", pictures)}</span>' if is_ours else match[0]
+        return f'<span class="figure">{picture_html(match[1], alt[1] if alt else "", pictures)}</span>' if is_ours else match[0]
 
     return SOURCE.sub(embedded, html)

@@ -193,7 +193,7 @@ def steps(run: Run) -> list[Section]:
     hosts = run.step_medians
     if not hosts:
         return []
-    number = sum(len(records) for records in step_profile.read(run.folder).values())
+    number = sum(len(records) for records in step_profile.read_profiles(run.folder).values())
     how = f"{count(number, 'step')} of all hosts together were profiled and timed phase by phase; the figures are medians."
     slow = RunFolder(run.folder).straggler
     sentences = [sentence for sentence in (step_profile.sentence(hosts), slow and f"{plain(slow)}.", how) if sentence]

@@ -22,7 +22,7 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("onnx", "tf2onnx"))
 
 
-def write(signature: Any, inputs: Sequence[Leaf], folder: Path) -> str:
+def write_onnx(signature: Any, inputs: Sequence[Leaf], folder: Path) -> str:
     """Write a traced function; empty, or why there is no such file."""
     texts = [leaf.name for leaf in inputs if leaf.dtype == STRING]
     if texts:

@@ -89,7 +89,7 @@ def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
         archive.add_endpoint(name, _parsed(parse, answer), input_signature=[tf.TensorSpec([None], tf.string, name=line)])
         signatures.append(name)
     archive.write_out(str(folder), verbose=False)
-    if why := onnx_file.write(tensors, inputs, folder):
+    if why := onnx_file.write_onnx(tensors, inputs, folder):
         left_out[onnx_file.NAME] = why
     ours = [output for output in outputs if output.shape == (len(trained.classes),)]
     exported = ExportedModel(

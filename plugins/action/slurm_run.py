@@ -138,7 +138,9 @@ class ActionModule(Action):
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
         hosts = [replace(host, rank=rank, threads=0) for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
-        launches.write(self.local, self.plan, launches.record(self.plan, Published.of(published), hosts, id=self._identity(), slurm=job))
+        launches.write_launch(
+            self.local, self.plan, launches.record(self.plan, Published.of(published), hosts, id=self._identity(), slurm=job)
+        )
 
     def _follow(self, number: str, how: str) -> None:
         called, asked = noun(self.plan.dataset.get("spec")), snapshots_policy(self.local)[1]
@@ -183,7 +185,7 @@ class ActionModule(Action):
         code = ended["exit_code"]
         log = part_of(self.local, ended["host"]) / WORKER_LOG
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
-        lines = log_lines.shown(log_lines.of_last_launch(written))[-20:]
+        lines = log_lines.readable_lines(log_lines.of_last_launch(written))[-20:]
         phase, step = worker_files.doing(read_records(log.with_name(METRICS)), "-", 0)
         state, at = outcome.of_exit_code(code), ended["ended_at"]
         return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
@@ -196,7 +198,14 @@ class ActionModule(Action):
         )
         message = f"job {number} ended before all of its workers reported how they ended: {reason.strip() or 'Slurm no longer knows it'}"
         return Verdict(
-            f"job {number}", "-", "gone", phase="-", at=time.time(), exit_code=FAILED, message=message, last_lines=log_lines.shown(log)
+            f"job {number}",
+            "-",
+            "gone",
+            phase="-",
+            at=time.time(),
+            exit_code=FAILED,
+            message=message,
+            last_lines=log_lines.readable_lines(log),
         )
 
     def _commands(self, number: str) -> str:

@@ -203,7 +203,7 @@ def python(module, path):
 def port(module, number, root):
     """State of a worker's port: free, held by one of our runs, busy, or forbidden."""
     try:
-        claim = claims.read(os.path.join(root, "locks", f"{number}.json"))
+        claim = claims.read_claim(os.path.join(root, "locks", f"{number}.json"))
     except OSError:
         # Closed to this user: then the port itself says whether it is taken.
         claim = None

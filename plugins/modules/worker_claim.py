@@ -179,7 +179,7 @@ class _Place(kernel.Change):
 
     def _holder(self):
         """Who has a port of this run's worker, or None."""
-        held = claims.read(self.port_claim)
+        held = claims.read_claim(self.port_claim)
         if held is not None and held["run"] != self.run and self._alive(held["session"]):
             return {"kind": "port", "number": self.params["port"], "run": held["run"], "session": held["session"]}
         for kind in ("port", "direct_port", "server_port"):

@@ -21,7 +21,7 @@ def launch(commands: Commands, name: str, *arguments: str) -> Path:
     plan, published = Plan.of(facts["plan"]), Published.of(facts["published"])
     hosts = [Host.of({"rank": rank, **host.fact, **HOST, "packages": PACKAGES}) for rank, host in enumerate(plan.posts)]
     more = {"script": plan.script} if plan.script else {}
-    launches.write(commands.run(name), plan, launches.record(plan, published, hosts, **more))
+    launches.write_launch(commands.run(name), plan, launches.record(plan, published, hosts, **more))
     return commands.run(name)
 
 

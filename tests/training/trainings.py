@@ -111,7 +111,7 @@ class Trainings:
 def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
-    made = plan.make(plan_request.Request.of(request))
+    made = plan.make_plan(plan_request.Request.of(request))
     config = loading.build(made.config)
     source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)

@@ -279,7 +279,7 @@ def _copy(manifest: Manifest, published: Published, part: Path, progress: Progre
                     target.write(block)
                     done += len(block)
                     progress(min(examples, examples * done // total), examples)
-            manifests.check(path, digest.hexdigest(), manifest.sums[path.name])
+            manifests.check_digest(path, digest.hexdigest(), manifest.sums[path.name])
         for columns in _opened(manifest, part).values():
             columns.check()
     except FileNotFoundError as error:

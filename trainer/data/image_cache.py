@@ -102,7 +102,7 @@ class PackReader:
             digests = (packs / manifests.DIGESTS).read_bytes()
         except OSError as error:
             raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.REMEDY}") from None
-        manifests.check(packs / manifests.DIGESTS, hashlib.sha256(digests).hexdigest(), manifest.sums[manifests.DIGESTS])
+        manifests.check_digest(packs / manifests.DIGESTS, hashlib.sha256(digests).hexdigest(), manifest.sums[manifests.DIGESTS])
         first = 0 if split == "train" else len(manifest.train.files)
         self._digests = digests[32 * first : 32 * (first + len(self._records.files))]
 
@@ -120,7 +120,7 @@ class PackReader:
         data = os.pread(self._files[shard], last - first, start)
         digest, wanted = hashlib.sha256(data).digest(), self._digests[32 * index : 32 * (index + 1)]
         if digest != wanted:
-            manifests.check(f"{self._paths[shard]}: {self._records.files[index]}", digest.hex(), wanted.hex())
+            manifests.check_digest(f"{self._paths[shard]}: {self._records.files[index]}", digest.hex(), wanted.hex())
         return data
 
 

@@ -158,7 +158,7 @@ def load(published: Published) -> Manifest:
     if not path.is_file():
         raise DatasetError(f"{published.folder}: no dataset is published there (no {FILE}); run ansible-playbook train.yml to publish it")
     data = path.read_bytes()
-    check(path, hashlib.sha256(data).hexdigest(), published.sha256)
+    check_digest(path, hashlib.sha256(data).hexdigest(), published.sha256)
     raw = json.loads(data)
     version = raw.pop("format", None)
     if version == TABLE_FORMAT:
@@ -169,7 +169,7 @@ def load(published: Published) -> Manifest:
     return Manifest(**{**raw, "train": Records(**raw["train"]), "test": Records(**raw["test"]), "sha256": published.sha256})
 
 
-def check(what: Path | str, digest: str, published: str) -> None:
+def check_digest(what: Path | str, digest: str, published: str) -> None:
     """Refuse bytes that differ from the published ones, with a DatasetError that names the file or record and both digests."""
     if digest != published:
         raise DatasetError(f"{what} has SHA-256 {digest[:16]}..., and {published[:16]}... was published. {REMEDY}")

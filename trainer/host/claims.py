@@ -98,7 +98,7 @@ def ticket_of(path: str) -> str:
     return os.path.basename(path).rpartition("-")[0]
 
 
-def read(path: str) -> dict[str, Any] | None:
+def read_claim(path: str) -> dict[str, Any] | None:
     """A claim, or None.
 
     Its session is ended together with its run, and its run is named to other users, so what another user put there, or what no module
@@ -121,7 +121,7 @@ def listed(root: str, folder: str) -> list[tuple[str, dict[str, Any]]]:
         names = sorted(name for name in os.listdir(os.path.join(root, folder)) if NAME.fullmatch(name))
     except OSError:
         return []
-    read_all = [(path, read(path)) for path in (os.path.join(root, folder, name) for name in names)]
+    read_all = [(path, read_claim(path)) for path in (os.path.join(root, folder, name) for name in names)]
     return [(path, claim) for path, claim in read_all if claim is not None]
 
 

@@ -270,7 +270,7 @@ def _slot(weight: Any) -> tf.Variable:
         return tf.Variable(tf.zeros(weight.shape), trainable=False, name="velocity")
 
 
-def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:
+def make_rule(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1) -> Rule:
     """The optimizer that a configuration names; Keras' own where ours has no such rule, or would ignore a constraint of a weight."""
     constrained = any(variable.constraint is not None for variable in variables)
     if config.name in ADAM and not constrained:

@@ -155,6 +155,6 @@ def _layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
 Chain = GraphChain | HostChain
 
 
-def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
+def make_chain(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
     """The chain of a method: on the host if the method works there."""
     return HostChain(method, connections) if method.low_rank and connections else GraphChain(method, all_reduce)

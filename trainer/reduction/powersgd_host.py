@@ -30,7 +30,7 @@ BLOCK_ELEMENTS = 2**17
 """Elements per block of a product that is built block by block to stay in the CPU's caches."""
 
 
-def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
+def make_method(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
     """Compress those gradients that are large enough: on the host with compiled loops, elsewhere with TensorFlow ops."""
     large = {number: one for number, shape in enumerate(shapes) if (one := FactorSizes.of(shape, config)) is not None}
     if not large:

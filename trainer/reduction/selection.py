@@ -13,14 +13,14 @@ SCALE = 1024.0
 """For float16, whose smallest normal number is 6e-5: mean gradients are often smaller. A power of two loses no bits."""
 
 
-def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
+def make_method(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
     """The method that a configuration names, for gradients of these shapes; empty for a single device, which has nothing to reduce."""
     if setting.parts == 1:
         return Method([])
     if config.name == "half":
         return half(config)
     if config.name == "powersgd":
-        return powersgd_host.make(config, shapes, setting)
+        return powersgd_host.make_method(config, shapes, setting)
     return plain()
 
 

@@ -66,7 +66,7 @@ def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | Non
     local = worker_step.Local(cluster, model, transform.spec_of(config, spec), validated=spec, l2_in_update=not compiled)
     if image_augmentation.soft(config):
         local = dataclasses.replace(local, as_validated=functools.partial(image_augmentation.one_hot, classes))
-    augment = image_augmentation.make(config.augment, config.seed, classes, config.train.label_smoothing)
+    augment = image_augmentation.make_augmentation(config.augment, config.seed, classes, config.train.label_smoothing)
     return dataclasses.replace(local, augment=augment) if augment else local
 
 
@@ -106,14 +106,16 @@ def assemble(local: worker_step.Local, config: Config, chosen: Reduction) -> wor
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     method, rule = method_and_rule(local, config, chosen, setting)
-    return worker_step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct), FromChief(cluster.group), method.memory)
+    return worker_step.Parts(
+        local, rule, chain.make_chain(method, cluster.group.sum, cluster.direct), FromChief(cluster.group), method.memory
+    )
 
 
 def method_and_rule(local: worker_step.Local, config: Config, chosen: Reduction, setting: Setting) -> tuple[Method, optimizer.Rule]:
     """How gradients are sent, and the update rule: the configured one, or that of a model compiled by its function."""
     variables = local.model.trainable_variables
     with local.cluster.scope():
-        method = selection.make(chosen, local.shapes, setting)
+        method = selection.make_method(chosen, local.shapes, setting)
         if local.l2_in_update:
-            return method, optimizer.make(config.optimizer, variables, method.low_rank, local.cluster.threads)
+            return method, optimizer.make_rule(config.optimizer, variables, method.low_rank, local.cluster.threads)
         return method, optimizer.OfKeras(local.model.optimizer, variables, compiled=True)

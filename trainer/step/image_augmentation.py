@@ -38,7 +38,7 @@ def one_hot(classes: int, data: tuple[Any, ...]) -> tuple[Any, ...]:
     return images, tf.one_hot(labels, classes), *weights
 
 
-def make(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -> Callable[[Batch], tuple[Any, ...]] | None:
+def make_augmentation(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -> Callable[[Batch], tuple[Any, ...]] | None:
     """A function that augments a batch as configured; None if nothing is set.
 
     It returns the batch's data, in which images stay uint8 if pixels only move, and else become float32.

@@ -281,7 +281,7 @@ class Parts(Steps):
     def uncompressed(self) -> "Parts":
         """See `Steps`."""
         cluster = self.local.cluster
-        return dataclasses.replace(self, reduction=chain.make(method.plain(), cluster.group.sum, cluster.direct))
+        return dataclasses.replace(self, reduction=chain.make_chain(method.plain(), cluster.group.sum, cluster.direct))
 
     def profiled(self) -> "ProfiledCall":
         """See `Steps`."""

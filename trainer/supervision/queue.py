@@ -164,7 +164,7 @@ class Turn:
 
     def _release(self) -> None:
         """Give up the claim, if it is this worker's."""
-        if claims.read(str(self._place.claim)) == self._place.content():
+        if claims.read_claim(str(self._place.claim)) == self._place.content():
             self._place.claim.unlink()
 
     def _ahead(self) -> str:
@@ -301,7 +301,7 @@ def main(clock: Clock = CLOCK) -> int:
             turn.wait()
         except WaitInterrupt as interrupt:
             return turn.leave(interrupt.args[0])
-    elif claims.read(str(place.claim)) != place.content():
+    elif claims.read_claim(str(place.claim)) != place.content():
         fix = f"Fix: ansible-playbook train.yml -e run={place.run}"
         say(f"error: {place.run} has neither a place in the queue nor port {place.port} any more. {fix}")
         (place.folder / SUPERVISED).unlink(missing_ok=True)

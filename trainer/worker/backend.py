@@ -51,7 +51,7 @@ def engine(job: "Job", cluster: "Cluster", before: "Progress", kept: "EarlierCho
     """Make the engine of a run's model; see `engines.make`."""
     from trainer.worker import choose_engine
 
-    return choose_engine.make(job, cluster, before, kept)
+    return choose_engine.make_engine(job, cluster, before, kept)
 
 
 def is_error(error: Exception) -> bool:

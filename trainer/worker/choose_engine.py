@@ -32,7 +32,7 @@ from trainer.step.program import Program
 from trainer.user_code.undo import is_users, undone
 
 
-def make(job: Job, cluster: Cluster, before: Progress, kept: EarlierChoice) -> Engine:
+def make_engine(job: Job, cluster: Cluster, before: Progress, kept: EarlierChoice) -> Engine:
     """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then.
 
     All workers make it at once.

@@ -114,7 +114,7 @@ def _parts(local: worker_step.Local, config: Config, chosen: Reduction, echo: Ec
     setting = Setting(workers, echo is not None, cluster.threads, config.seed)
     method, rule = build_step.method_and_rule(local, config, chosen, setting)
     group: all_reduce.Group = all_reduce.OnHost(echo) if echo is not None else all_reduce.Alone()
-    return worker_step.Parts(local, rule, chain.make(method, group.sum, echo))
+    return worker_step.Parts(local, rule, chain.make_chain(method, group.sum, echo))
 
 
 def _seconds(parts: worker_step.Steps, arguments: tuple[Any, Any], seconds: float) -> float:

@@ -172,7 +172,7 @@ def flattened(nest: Any, place: str) -> tuple[list[Any], list[tuple[str, Any]]]:
     while len(parts) > 1 and parts[-1] is None:
         parts.pop()
     if not 1 <= len(parts) <= len(PARTS) or any(part is None for part in parts):
-        raise DatasetError(f"{place} is {shown(nest)}; {HOW}")
+        raise DatasetError(f"{place} is {value_text(nest)}; {HOW}")
     leaves: list[tuple[str, Any]] = []
     structure = [_flattened(part, name, leaves, place) for name, part in zip(PARTS, parts, strict=False)]
     return structure, leaves
@@ -197,7 +197,7 @@ def _flattened(nest: Any, name: str, leaves: list[tuple[str, Any]], place: str) 
     if isinstance(nest, dict):
         odd = [key for key in nest if not isinstance(key, str)]
         if odd or not nest:
-            raise DatasetError(f"{place}: the keys of {name} are {shown(odd) if odd else 'none'}; they must be text")
+            raise DatasetError(f"{place}: the keys of {name} are {value_text(odd) if odd else 'none'}; they must be text")
         return {key: _flattened(part, f"{name}.{printable(key, LONGEST_KEY)}"[:LONGEST_NAME], leaves, place) for key, part in nest.items()}
     if isinstance(nest, list | tuple) and any(_is_nest(item) for item in nest):
         if len(nest) > MOST_LEAVES:
@@ -242,7 +242,7 @@ def batches(result: Any, called: str, split: str) -> Iterator[tuple[str, Any]]:
     elif hasattr(result, "__iter__"):
         yield from _numbered(result)
     else:
-        raise DatasetError(f"{called}: for {split} it returned {shown(result)}; {HOW}")
+        raise DatasetError(f"{called}: for {split} it returned {value_text(result)}; {HOW}")
 
 
 def _numbered(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
@@ -288,7 +288,9 @@ class ColumnChoice:
         if _is_frame(nest):
             nest = _by_column(nest, self.called)
         if not isinstance(nest, dict):
-            raise DatasetError(f"{self.called}: data.target and data.features name columns, and it gives {shown(nest)}; leave them out")
+            raise DatasetError(
+                f"{self.called}: data.target and data.features name columns, and it gives {value_text(nest)}; leave them out"
+            )
         self.check(list(nest))
         x = {name: nest[name] for name in self._of_x(nest)}
         return x if self.target is None else (x, nest[self.target])
@@ -327,7 +329,7 @@ def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] 
     array = _array(value, what)
     if array.ndim == 0:
         raise DatasetError(
-            f"{what} is a single value, {shown(array.item())}; the first dimension of an array is that of the examples. "
+            f"{what} is a single value, {value_text(array.item())}; the first dimension of an array is that of the examples. "
             "Fix: yield batches (tf.data.Dataset: .batch(256))"
         )
     if array.dtype.kind == "O":
@@ -392,7 +394,7 @@ def _of_objects(array: np.ndarray, name: str, what: str) -> Column:
         return _ragged(list(items), name, what)
     ordered = sorted(kinds, key=kinds.__getitem__)
     unlike = next((kind for kind in ordered if not _alike(kind, ordered[0])), ordered[0])
-    first, other = (f"example {kinds[kind]} is {shown(items[kinds[kind]])} ({kind.__name__})" for kind in (ordered[0], unlike))
+    first, other = (f"example {kinds[kind]} is {value_text(items[kinds[kind]])} ({kind.__name__})" for kind in (ordered[0], unlike))
     missing = any(_is_missing(items[kinds[kind]]) for kind in (ordered[0], unlike))
     fix = "fill in what is missing, as in frame.fillna('')" if missing else "all numbers, all strings, or an array for each example"
     raise DatasetError(f"{what} mixes types: {first}, {other}. Fix: {fix}")
@@ -490,7 +492,7 @@ def noted(called: str, caught: Iterable[WarningMessage]) -> list[str]:
     return [f"{called}: {text}" for text in dict.fromkeys(texts)][:SHOWN]
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value for a message, in one short line."""
     shape = getattr(value, "shape", None)
     if shape is not None and tuple(shape):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.datasets.listing import unfinished
-from control.datasets.listing.checked_examples import ExampleChecker, shown
+from control.datasets.listing.checked_examples import ExampleChecker, value_text
 from control.datasets.listing.column_writer import Writer
 from control.datasets.listing.registry import Listing, ordered_classes
 from control.datasets.listing.specs import checked_table
@@ -242,7 +242,7 @@ class _Columns:
         if unknown:
             name = next(text for text, number in self._numbers.items() if number == unknown[0])
             raise DatasetError(
-                f"{self._checked.called}: the class {shown(name)} is not in train; validation and test may only have its classes. "
+                f"{self._checked.called}: the class {value_text(name)} is not in train; validation and test may only have its classes. "
                 "Fix: leave such examples out, or move some into train"
             )
         ordered = ordered_classes(set(self._numbers))

@@ -67,7 +67,7 @@ def _counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:
     return np.bincount(classes)
 
 
-def shown(train: Train, names: Sequence[str], most: int = 6) -> str:
+def weights_text(train: Train, names: Sequence[str], most: int = 6) -> str:
     """Weights for the plan: `cat 0.5, dog 2`."""
     table = weights(train, names)
     labels = names or list(map(str, range(len(table))))

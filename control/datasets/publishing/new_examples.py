@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.common import user_files
-from control.datasets.listing.checked_examples import ExampleChecker, batches, declared_shapes, listed, shown
+from control.datasets.listing.checked_examples import ExampleChecker, batches, declared_shapes, listed, value_text
 from control.datasets.listing.column_writer import Writer
 from control.datasets.listing.image_headers import EXTENSIONS, read_image
 from control.datasets.listing.registry import alone, detect, is_table, open_source
@@ -85,7 +85,7 @@ class Parts:
         return block % hosts, block // hosts * BLOCK
 
 
-def write(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, parts: Parts, progress: Progress) -> list[str]:
+def write_examples(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, parts: Parts, progress: Progress) -> list[str]:
     """Read all examples into parts; warnings.
 
     Args:
@@ -219,5 +219,5 @@ def _as_trained(nest: Any, structure: Any, called: str) -> Any:
     if isinstance(structure, list) and isinstance(nest, list | tuple) and len(nest) == len(structure):
         return [_as_trained(part, one, called) for part, one in zip(nest, structure, strict=True)]
     if isinstance(structure, dict | list):
-        raise DatasetError(f"{called}: it gives {shown(nest)}, and the model takes a {type(structure).__name__} of {len(structure)}")
+        raise DatasetError(f"{called}: it gives {value_text(nest)}, and the model takes a {type(structure).__name__} of {len(structure)}")
     return nest

@@ -20,7 +20,7 @@ from trainer.data.transform import Feeding
 from trainer.step import image_augmentation
 
 
-def write(config: Config, published: Published, most: int, number: int, out: Path) -> None:
+def write_batch(config: Config, published: Published, most: int, number: int, out: Path) -> None:
     """Write the first examples (at most `most`) of a step (`number`, from 0), as if one worker trained.
 
     `out` is an npz file: `names` of the leaves that the model gets, in order; for each its `seen-<n>` `[examples, ...]` and, unless it is
@@ -36,7 +36,7 @@ def write(config: Config, published: Published, most: int, number: int, out: Pat
     plain, batch = (_one(Feeder(examples, chosen, [1], 0, how), plan, step) for how in (None, fed))
     change = None
     if packed.table is None:
-        change = image_augmentation.make(config.augment, config.seed, len(classes), config.train.label_smoothing)
+        change = image_augmentation.make_augmentation(config.augment, config.seed, len(classes), config.train.label_smoothing)
     spec = transform.weighed(config, examples.spec)
     arrays: dict[str, Any] = {"names": np.array(spec.names), "classes": np.array(classes, dtype=str)}
     for kind, leaves in (("original", examples.spec.unpack(plain.data)), ("seen", spec.unpack(change(batch) if change else batch.data))):

@@ -31,7 +31,7 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
     Args:
         kind: `cifar10`.
         path: of an archive or a folder.
-        digest: expected digest of the archive, as in `cifar10.read`.
+        digest: expected digest of the archive, as in `cifar10.read_splits`.
         out: folder to write.
         progress: called with a line of progress.
         check: only read the source, and refuse what a conversion would refuse.
@@ -43,7 +43,7 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
     earlier = _earlier(origin, out)
     if earlier is not None:
         return earlier
-    splits = cifar10.read(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
+    splits = cifar10.read_splits(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
     if check:
         return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
     with unfinished.folder_in(out.parent) as part:
@@ -76,7 +76,7 @@ def _earlier(origin: dict[str, Any], out: Path) -> dict[str, Any] | None:
 
 def _written(path: Path, split: cifar10.Split) -> dict[str, Any]:
     """Write a file and read it back; its record."""
-    tfrecords.write(path, split.images, split.labels)
+    tfrecords.write_records(path, split.images, split.labels)
     count, records = sum(1 for _ in tfrecords.read_records(path)), len(split.labels)
     if count != records:
         raise DatasetError(f"{path.name}: {count:,} records were read back, {records:,} were written; is the disk full?")

@@ -20,7 +20,7 @@ TRIED = 4
 """Examples."""
 
 
-def check(data: Data, source: Source, listing: Listing) -> None:
+def check_augment(data: Data, source: Source, listing: Listing) -> None:
     """Refuse (ConfigError) a function that fails, changes what an example is, or draws from elsewhere than its seed."""
     given = data.augment
     if given is None:

@@ -124,7 +124,7 @@ ARCHIVES = {
 }
 
 
-def read(path: Path, digest: str | None, progress: Progress) -> dict[str, Split]:
+def read_splits(path: Path, digest: str | None, progress: Progress) -> dict[str, Split]:
     """The splits `train`, `validation` and `eval`; DatasetError if these are not CIFAR-10's.
 
     Args:
@@ -210,7 +210,7 @@ class _Limited(io.RawIOBase):
     def __init__(self, stream: BinaryIO, path: Path):
         self._stream, self._path, self.tell = stream, path, stream.tell  # type: ignore[method-assign]
 
-    def read(self, size: int = -1) -> bytes:
+    def read_splits(self, size: int = -1) -> bytes:
         """The next bytes."""
         self._check(size, self.tell() + size)
         return self._stream.read(size)

@@ -28,7 +28,7 @@ from PIL import Image
 from control.common import user_files
 from control.datasets.listing import checked_examples, unfinished
 from control.datasets.listing.checked_examples import HOW as HOW_COLUMNS
-from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, declared_shapes, noted, shown
+from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, declared_shapes, noted, value_text
 from control.datasets.listing.image_headers import read_image
 from control.datasets.listing.kept_columns import Batch, ColumnFolder
 from control.datasets.listing.registry import Listing, check_classes, fingerprint, ordered_classes, source
@@ -140,7 +140,9 @@ class PythonFunction:
         if names is None:
             return None
         if not isinstance(names, list | tuple) or len(names) < 2 or not all(isinstance(name, str) for name in names):
-            raise DatasetError(f"{self._choice.called}: its attribute classes is {shown(names)}; it must be a list of at least two names")
+            raise DatasetError(
+                f"{self._choice.called}: its attribute classes is {value_text(names)}; it must be a list of at least two names"
+            )
         return list(names)
 
     def _keep_images(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:

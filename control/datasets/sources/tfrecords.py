@@ -47,7 +47,7 @@ SHOWN = 20
 LAYOUT = "TFRecord files named train*, test* (or eval*) and, where there are any, validation*, ending in .tfrecord or .tfrecords"
 
 
-def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
+def write_records(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
     """Write records of raw images `[n, ...]` uint8 and labels `[n]`."""
     import tensorflow as tf
 

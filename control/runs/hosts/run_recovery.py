@@ -19,7 +19,7 @@ def check_job(config: dict[str, Any]) -> None:
         raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
 
 
-def shown(config: dict[str, Any], hosts: Sequence[Host], spares: Sequence[Host]) -> str:
+def recovery_text(config: dict[str, Any], hosts: Sequence[Host], spares: Sequence[Host]) -> str:
     """With how many workers a run goes on when hosts are lost, and with which spares, in words; empty if only with all."""
     if not config.get("recovery", {}).get("elastic"):
         return ""

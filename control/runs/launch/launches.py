@@ -60,7 +60,7 @@ def record(plan: Plan, published: Published, hosts: Sequence[Host], **more: Any)
     )
 
 
-def write(folder: Path, plan: Plan, written: LaunchRecord) -> None:
+def write_launch(folder: Path, plan: Plan, written: LaunchRecord) -> None:
     """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
     run = RunFolder(folder)
     run.evaluations.forget(run.summary.epochs_done or 0)

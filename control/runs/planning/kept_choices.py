@@ -87,7 +87,7 @@ def keep_all(run: Path) -> None:
             keep_of(run, record)
 
 
-def shown(plan: Plan) -> str:
+def sending_text(plan: Plan) -> str:
     """How the plan's gradients will be sent; empty with one worker."""
     given, reduction = measured_choices.EarlierChoice.parse(plan.kept), Reduction(**plan.config["reduction"])
     before = Summary.read(plan.folder).reduction.get("name") if _has_begun(plan) else None

@@ -26,7 +26,7 @@ def with_roles(hosts: Sequence[Host], servers: Collection[str], apart: Sequence[
     return [*keeping, *(with_server(host) if host.role == SERVER else host for host in apart)]
 
 
-def check(config: Config, hosts: Sequence[Host]) -> None:
+def check_settings(config: Config, hosts: Sequence[Host]) -> None:
     """Refuse settings that an asynchronous run could not follow.
 
     Raises:

@@ -66,7 +66,7 @@ class Checked:
     warnings: list[str]
 
 
-def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
+def make_plan(request: Request, progress: Progress = lambda *_: None) -> Plan:
     """The plan.
 
     Args:
@@ -135,11 +135,11 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
     checks.check_scaling(config, workers, started)
     checks.check_elastic(config, workers)
     if config.strategy.asynchronous:
-        parameter_servers.check(config, selected.hosts)
+        parameter_servers.check_settings(config, selected.hosts)
     sizes = schedule.counts(config, workers, published.train, published.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
-    try_augment.check(config.data, selected.source, listing)
+    try_augment.check_augment(config.data, selected.source, listing)
     return Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
 
 

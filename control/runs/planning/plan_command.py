@@ -79,7 +79,7 @@ def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[Host]:
     return free_ports.choose(workers)
 
 
-def make(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_workers: int, packs: str, write: bool) -> Plan:
+def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_workers: int, packs: str, write: bool) -> Plan:
     """The plan from `control plan`, with the run's location.
 
     Args:
@@ -109,7 +109,7 @@ def make(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_wo
         check_run_name(asked.run)
         reservations.reserve(asked.run)
     # A model's plan in its own process: a dataset may be the user's own code.
-    plan = script_plan.make(request) if scripted else Plan.of(trainer_process.run(["plan"], given=request.entries))
+    plan = script_plan.make_script_plan(request) if scripted else Plan.of(trainer_process.run_trainer(["plan"], given=request.entries))
     if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
     before = LaunchRecord.read(folder / plan.run).posts if plan.resume else ()
@@ -124,11 +124,11 @@ def make(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_wo
     plan = replace(plan, kept=kept_choices.of(plan, asked.remeasure))
     strategy = plan.config["strategy"]
     if strategy["name"] == PARAMETER_SERVER:
-        return replace(plan, roles=parameter_server_text.shown(plan.hosts, strategy["staleness"]))
-    return replace(plan, gradients=kept_choices.shown(plan), divided=kept_choices.divided(plan))
+        return replace(plan, roles=parameter_server_text.roles_text(plan.hosts, strategy["staleness"]))
+    return replace(plan, gradients=kept_choices.sending_text(plan), divided=kept_choices.divided(plan))
 
 
-def shown(plan: Plan, hostvars: Any, check: bool = False) -> str:
+def shown_plan(plan: Plan, hostvars: Any, check: bool = False) -> str:
     """The plan for the terminal; the whole one in a `check`, and with `-v`."""
     every = [*plan.warnings, *_shared_addresses(plan.posts, hostvars), *_disk_warnings(plan)]
     whole = check or bool(context.CLIARGS.get("verbosity"))

@@ -31,7 +31,7 @@ def class_weights(config: Config, names: list[str]) -> str | None:
     Raises:
         ConfigError: an unknown class.
     """
-    return class_counts.shown(config.train, names) if config.train.class_weight is not None else None
+    return class_counts.weights_text(config.train, names) if config.train.class_weight is not None else None
 
 
 def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:

@@ -63,7 +63,7 @@ def resolve(asked: OperatorRequest, existing: Path | None, choice: preset.Choice
     config = with_model_defaults(configurations.build(configurations.override(raw, given)))
     if existing is not None and LaunchRecord.read(existing):
         config = _resumed(config, existing, asked.settings)
-    mlflow_log.check(config.telemetry.mlflow)
+    mlflow_log.check_uri(config.telemetry.mlflow)
     return config, name
 
 

@@ -77,7 +77,7 @@ def refuse(run: Path, command: str) -> None:
         )
 
 
-def make(request: Request) -> Plan:
+def make_script_plan(request: Request) -> Plan:
     """The plan of a script's run, as `plan.make`.
 
     Raises:
@@ -199,7 +199,7 @@ def send(given: str, into: Path | None) -> dict[str, Any]:
     files = {main.name: main.resolve()} if alone else _collect(main.parent, given)
     data = trainer_package.zipped(files)
     if into is not None:
-        trainer_package.write(into, "script", data)
+        trainer_package.write_archive(into, "script", data)
     return {"file": given, "main": main.name, "sha256": hashlib.sha256(data).hexdigest(), "files": len(files), "bytes": len(data)}
 
 

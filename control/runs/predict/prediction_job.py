@@ -50,7 +50,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
             print(f"{count:,} examples", flush=True)
 
     try:
-        warnings = new_examples.write(given, called, spec, trained.image_size, parts, progress)
+        warnings = new_examples.write_examples(given, called, spec, trained.image_size, parts, progress)
     finally:
         rows = parts.close()
     # TensorFlow takes longer than most mistakes in the input.

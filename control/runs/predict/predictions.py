@@ -234,7 +234,7 @@ def tables(prediction: Prediction, arrays: Sequence[Sequence[np.ndarray]]) -> It
         yield prediction.table(first, [array[start : start + BLOCK] for array in arrays[host]])
 
 
-def write(path: Path, blocks: Iterator[Columns]) -> None:
+def write_predictions(path: Path, blocks: Iterator[Columns]) -> None:
     """Write a CSV or Parquet file, whole or not at all."""
     with replacing(path) as part, (_parquet if path.suffix.lower() == PARQUET else _csv)(part) as add:
         for block in blocks:

@@ -71,13 +71,13 @@ def write_all(runs: Iterable[RunFolder]) -> tuple[int, list[str]]:
     written, complaints = 0, []
     for run in runs:
         try:
-            written += (run.path / "logs").is_dir() and (run.path / "cluster.json").is_file() and write(run)
+            written += (run.path / "logs").is_dir() and (run.path / "cluster.json").is_file() and write_row(run)
         except LockstepError as error:
             complaints.append(str(error))
     return written, complaints
 
 
-def write(run: RunFolder) -> bool:
+def write_row(run: RunFolder) -> bool:
     """Write the row of a run (or a trial) if it is missing or outdated; the same files give the same bytes.
 
     Raises:

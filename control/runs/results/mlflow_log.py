@@ -25,7 +25,7 @@ AT_ONCE = 100
 """MLflow's limit of parameters in one request; it takes 1,000 metrics."""
 
 
-def check(uri: str | None) -> None:
+def check_uri(uri: str | None) -> None:
     """Refuse `telemetry.mlflow` before any host is touched.
 
     Raises:
@@ -49,7 +49,7 @@ def log(run: RunFolder, uri: str | None) -> str:
         Why MLflow did not take it, and how to try again; empty if it did, or if there is no `uri`. It is no fault of the run.
     """
     try:
-        check(uri)
+        check_uri(uri)
         if uri:
             _log(run, uri)
     # The client raises errors of its own, of its connection, and of its server.

@@ -20,7 +20,7 @@ TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
 HEADER = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
 
 
-def read(run: Path) -> dict[str, list[dict[str, Any]]]:
+def read_profiles(run: Path) -> dict[str, list[dict[str, Any]]]:
     """Records of profiled steps by host, over all launches of a run, oldest first.
 
     Hosts without such steps, and steps with fewer images than the others, are left out.
@@ -105,7 +105,7 @@ def columns(phases: dict[str, float]) -> list[float]:
     return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
 
 
-def shown(hosts: dict[str, dict[str, float]]) -> str:
+def profile_text(hosts: dict[str, dict[str, float]]) -> str:
     """Heading, table and sentence for the terminal; empty if no step has been profiled."""
     if not hosts:
         return ""

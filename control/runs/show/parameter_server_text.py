@@ -20,7 +20,7 @@ STALENESS = "staleness"
 """Kind of the records that the chief writes after each epoch."""
 
 
-def shown(hosts: Sequence[Host], staleness: int | None) -> str:
+def roles_text(hosts: Sequence[Host], staleness: int | None) -> str:
     """Who does what in an asynchronous run, and how far its workers may be apart."""
     chief, *workers = (host.name for host in training(hosts))
     keeping = [host.name for host in hosts if host.server_port is not None]

@@ -54,7 +54,7 @@ def _training_pairs(plan: Plan, runs: str, whole: bool) -> list[tuple[str, str]]
     columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
     examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
     shared = ", each of one worker" if plan.roles else f" on {count(counts['workers'], 'worker')}"
-    goes_on = run_recovery.shown(config, plan.hosts, plan.spares)
+    goes_on = run_recovery.recovery_text(config, plan.hosts, plan.spares)
     divided = plan.divided or _sizes(config.get("train", {}).get("batch_sizes"))
     batch = f"{counts['global_batch']} {called}{' per step' if whole else ''}{shared}{divided}"
     steps = f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"

@@ -261,7 +261,7 @@ def table(run: RunFolder, hosts: Sequence[Host], seen: Sequence[WorkerSeen], cou
         "",
         text.table(columns, rows),
     ]
-    phases = step_profile.shown({host.name: split for host in hosts if (split := looks[host.name].split)})
+    phases = step_profile.profile_text({host.name: split for host in hosts if (split := looks[host.name].split)})
     slow = stragglers.sentence(chief.straggler, [host.name for host in hosts]) if chief.straggler else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 

@@ -31,7 +31,7 @@ def plan(task: Task) -> dict[str, Any]:
     asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set", "allow_bad_images") if key in options}
     asked["run"] = "picture"
     host = Inventory(hosts=plan_command.hosts(task.task_vars)[:1])
-    plan = plan_command.make(OperatorRequest.of(asked), host, "pictures", 1, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make_plan(OperatorRequest.of(asked), host, "pictures", 1, task.arguments["packs"], not task.check_mode)
     return {"ansible_facts": {"plan": plan.fact, "batch_wanted": wanted}}
 
 
@@ -75,7 +75,7 @@ def _batch(plan: Plan, published: Published, wanted: dict[str, Any]) -> tuple[li
         config.write_text(plan.config_yaml, encoding="utf-8")
         data = ["--packs", published.folder, "--manifest", published.manifest]
         argv = ["batch", "--config", str(config), *data, "--out", str(out)]
-        trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
+        trainer_process.run_trainer([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
         with np.load(out) as batch:
             names = [str(name) for name in batch["names"]]
             pairs = [(batch.get(f"original-{place}"), batch[f"seen-{place}"]) for place in range(len(names))]

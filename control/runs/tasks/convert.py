@@ -25,7 +25,7 @@ def convert(task: Task) -> dict[str, Any]:
     argv = ["convert", "--source", kind, "--path", str(path), "--out", str(out)]
     argv += ["--digest", str(options["digest"])] if "digest" in options else []
     argv += ["--check"] if task.check_mode else []
-    result = trainer_process.run(argv, f"converting {kind}")
+    result = trainer_process.run_trainer(argv, f"converting {kind}")
     state = "already converted to" if not result["changed"] else "would be written to" if task.check_mode else "written to"
     sizes = {name: f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-" for name, file in result["files"].items()}
     rows = [[name, f"{file['records']:,}", sizes[name]] for name, file in result["files"].items()]

@@ -44,7 +44,7 @@ def record(task: Task) -> dict[str, Any]:
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before.slurm["folder"]}} if before.slurm else {}
     record = launches.record(plan, Published.of(task.arguments["published"]), hosts, launch=plan.nonce, **shared)
-    launches.write(folder, plan, record)
+    launches.write_launch(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host.name: claims[host.name] for host in plan.posts}), launches.begin(plan)
     text = (folder / RECORD).read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def plan(task: Task) -> dict[str, Any]:
         spares=inventory.spares if command == "train" else (),
         apart=inventory.apart if command in ("train", "doctor") else (),
     )
-    plan = plan_command.make(asked, inventory, kind, number, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make_plan(asked, inventory, kind, number, task.arguments["packs"], not task.check_mode)
     if plan.script and command != "train":
         script_plan.refuse(plan.folder, f"{command}.yml")
     if command == "playbooks/slurm":
@@ -72,7 +72,7 @@ def plan(task: Task) -> dict[str, Any]:
         task.warn([mlflow_log.log(RunFolder(plan.folder), plan.config["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not asked.evaluate)} if plan.complete else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-    show = {} if waits(plan) else {"show": plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)}
+    show = {} if waits(plan) else {"show": plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)}
     hosts = plan.posts
     if plan.complete:
         reservations.release(plan.run)

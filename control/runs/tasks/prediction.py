@@ -32,7 +32,7 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
     with ending_at_signals():
         try:
             folder.mkdir(parents=True)
-            planned = trainer_process.run(["new-examples"], f"reading {asked.called}", request)
+            planned = trainer_process.run_trainer(["new-examples"], f"reading {asked.called}", request)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -79,7 +79,7 @@ def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[]
             yield block
 
     if output is not None:
-        predictions.write(output, counted())
+        predictions.write_predictions(output, counted())
     warnings = [*planned["warnings"], *([f"{bad:,} predicted numbers are NaN or infinite"] if bad else [])]
     busy = sum(1 for count in prediction.rows if count)
     shown = predictions.show(prediction, first, project.relative(output) if output else "", warnings, busy)

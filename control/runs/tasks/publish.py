@@ -54,7 +54,7 @@ def _publish(data: dict[str, Any], packs: Path) -> PublishedData:
     argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
     argv += [f"--target={data['target']}"] if data.get("target") is not None else []
     argv += [f"--feature={feature}" for feature in data.get("features") or ()]
-    return PublishedData.parsed(trainer_process.run(argv, "publishing the dataset"))
+    return PublishedData.parsed(trainer_process.run_trainer(argv, "publishing the dataset"))
 
 
 def _copied_weights(weights: dict[str, Any], folder: Path) -> PublishedFile:

@@ -39,7 +39,7 @@ def settle(task: Task) -> dict[str, Any]:
     alive = looks.in_state("running")
     away = [one.host for one in looks.seen if one.host not in alive]
     launches.refuse_changes(plan, [host for host in alive if host not in alone], looks.progress(record.counts))
-    shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
+    shown = [plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(away)}"])
     if waiting:

@@ -33,7 +33,7 @@ def export(task: Task) -> dict[str, Any]:
     if task.check_mode:
         return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
     request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
-    made = trainer_process.run(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
+    made = trainer_process.run_trainer(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
     return {"changed": True, "show_last": _shown(run, Path(made["folder"]), True)}
 
 

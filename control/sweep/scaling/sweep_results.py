@@ -161,7 +161,7 @@ def _samples(folder: Path, rows: Sequence[Timing]) -> Samples:
     """
     pooled: Samples = {}
     for row in sorted((row for row in rows if row.measured), key=lambda row: row.workers):
-        for host, records in step_profile.read(_trial_folder(folder, row.trial)).items():
+        for host, records in step_profile.read_profiles(_trial_folder(folder, row.trial)).items():
             pooled.setdefault(row.workers, {}).setdefault(host, []).extend(records)
     return pooled
 

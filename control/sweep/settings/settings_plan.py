@@ -159,7 +159,7 @@ class Wanted:
         states, cells = {row.run: row.state for row in rows}, []
         for number, (run, config) in enumerate(list(trials.items())[:most], 1):
             values = Settings.of(config, self.space).values()
-            cells.append([number, *map(trial_settings.shown, values), states.get(run, "to do")])
+            cells.append([number, *map(trial_settings.value_text, values), states.get(run, "to do")])
         more = f"\n  and {len(trials) - len(cells)} more: --check lists them" if len(trials) > len(cells) else ""
         return text.table(["trial", *self.names, "state"], cells) + more
 
@@ -251,7 +251,7 @@ def _resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Co
 
 
 def _values(values: tuple[Any, ...] | Range) -> str:
-    return str(values) if isinstance(values, Range) else printable(", ".join(map(trial_settings.shown, values)), 200)
+    return str(values) if isinstance(values, Range) else printable(", ".join(map(trial_settings.value_text, values)), 200)
 
 
 def _groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
@@ -276,7 +276,7 @@ def before(folder: Path) -> tuple[list[Result], dict[str, Any]]:
     return STORE.read(folder / FILE), dict(read_json(path)) if path.is_file() else {}
 
 
-def write(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
+def write_sweep(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
     """Write the sweep's files: the first trial's configuration, against which later commands are compared, and each trial's."""
     write_text(folder / "config.yml", configurations.dump(next(iter(trials.values()))))
     for run, config in trials.items():

@@ -82,7 +82,7 @@ def _axis(title: str, values: Sequence[Any]) -> Axis:
     if len(distinct) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values()):
         return _numbers(title, list(distinct.values()))
     heights = {one: (index + 0.5) / len(distinct) for index, one in enumerate(sorted(distinct))}
-    marks = {trial_settings.shown(distinct[one]): height for one, height in heights.items()}
+    marks = {trial_settings.value_text(distinct[one]): height for one, height in heights.items()}
     return Axis(title, lambda value: heights[Settings({"": value}).json], marks)
 
 

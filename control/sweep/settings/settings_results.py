@@ -51,7 +51,8 @@ class Results:
             "state",
         ]
         return header, [
-            [*(trial_settings.shown(row.values[key]) for key in self.keys), *_numbers(row, self.metric), row.state] for row in self.rows
+            [*(trial_settings.value_text(row.values[key]) for key in self.keys), *_numbers(row, self.metric), row.state]
+            for row in self.rows
         ]
 
     def failures(self) -> list[str]:
@@ -140,7 +141,7 @@ def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
         value = rows[0].values[key]
         if len(tried) >= EDGE and value in (min(tried), max(tried)):
             end, more = ("smallest", "smaller") if value == min(tried) else ("largest", "larger")
-            sentences.append(f"{names[key]}={trial_settings.shown(value)} is the {end} that was tried; a {more} one may be better.")
+            sentences.append(f"{names[key]}={trial_settings.value_text(value)} is the {end} that was tried; a {more} one may be better.")
     return sentences
 
 

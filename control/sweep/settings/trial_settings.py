@@ -73,11 +73,11 @@ class Settings(dict[str, Any]):
     def label(self) -> str:
         """The settings in messages: `learning_rate=0.1 batch_size=32`."""
         names = short_keys(list(self))
-        return " ".join(f"{names[key]}={shown(value)}" for key, value in self.items())
+        return " ".join(f"{names[key]}={value_text(value)}" for key, value in self.items())
 
     def run_name(self, sweep: str) -> str:
         """Name of a trial's run: its values, as far as they are letters and digits, and a digest of its settings."""
-        words = (re.sub(r"[^a-z0-9.]+", "_", shown(self[key]).lower()).strip("._") for key in sorted(self))
+        words = (re.sub(r"[^a-z0-9.]+", "_", value_text(self[key]).lower()).strip("._") for key in sorted(self))
         slug = "-".join(word for word in words if word)[:SLUG].strip("-._")
         digest = hashlib.sha256(self.json.encode()).hexdigest()[:DIGEST]
         return f"{sweep}.{f'{slug}-' if slug else ''}{digest}"
@@ -270,7 +270,7 @@ def _drawn(space: Space, trials: int, seed: int) -> list[Settings]:
     raise ConfigError(f"trials={trials}: vary has hardly more than {len(drawn)} different combinations; ask for fewer, or widen a range")
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value in tables and messages."""
     if isinstance(value, float):
         return f"{value:g}"

@@ -183,7 +183,7 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[st
         _check_same_facts(folder.name, before, record)
         record["varied"] = before["varied"]
     if not task.check_mode:
-        settings_plan.write(folder, {**before, **record}, trials)
+        settings_plan.write_sweep(folder, {**before, **record}, trials)
     left = remaining(list(trials), rows)
     time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
     most = None if task.check_mode else settings_plan.MOST_SHOWN
@@ -211,7 +211,7 @@ def _choice(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str,
         return None
     asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
     asked["run"] = "choice"
-    plan = plan_command.make(
+    plan = plan_command.make_plan(
         OperatorRequest.of(asked), Inventory(hosts=hosts[:1]), "sweeps", 1, task.arguments["packs"], not task.check_mode
     )
     return plan.choice
@@ -226,7 +226,7 @@ def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[Host]) -> 
         # An interrupted warm-up's files would make this one its continuation.
         shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
     asked = OperatorRequest.of({**options, "run": run})
-    return plan_command.make(asked, Inventory(hosts=hosts), folder, len(hosts), task.arguments["packs"], not task.check_mode)
+    return plan_command.make_plan(asked, Inventory(hosts=hosts), folder, len(hosts), task.arguments["packs"], not task.check_mode)
 
 
 def _usable(hosts: list[Host]) -> list[Host]:

@@ -153,11 +153,11 @@ from benchmarks.node import loader as benchmark_loader
 from trainer.config import loading
 from trainer.step import image_augmentation
 from trainer.data import manifest
-seen, make = [], image_augmentation.make
+seen, make = [], image_augmentation.make_augmentation
 def noted(*how):
     augment = make(*how)
     return lambda batch: seen.append(batch.data[0].shape) or augment(batch)
-image_augmentation.make = noted
+image_augmentation.make_augmentation = noted
 found = benchmark_loader.measure(
     loading.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),
     manifest.Published(Path({str(packs.folder)!r}), {packs.sha256!r}), benchmark_loader.Wanted((1,), 1), lambda _: None)
@@ -411,8 +411,8 @@ def test_why_there_are_no_numbers():
 
 def test_pictures_are_the_same_for_every_count(tmp_path):
     calls = []
-    pictures.make(tmp_path / "a", 5, lambda *numbers: calls.append(numbers))
-    pictures.make(tmp_path / "b", 9, lambda *_: None)
+    pictures.make_pictures(tmp_path / "a", 5, lambda *numbers: calls.append(numbers))
+    pictures.make_pictures(tmp_path / "b", 9, lambda *_: None)
     names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jpg"))
     assert [str(name) for name in names if "test" in name.parts] == [f"test/person-{label}/00000{label}.jpg" for label in range(4)]
     assert calls == [(number, 9) for number in range(1, 10)]
@@ -421,7 +421,7 @@ def test_pictures_are_the_same_for_every_count(tmp_path):
 
 
 def test_pictures_are_as_large_as_photographs_and_can_be_published(tmp_path):
-    pictures.make(tmp_path / "a", 8, lambda *_: None)
+    pictures.make_pictures(tmp_path / "a", 8, lambda *_: None)
     for path in (tmp_path / "a").rglob("*.jpg"):
         with Image.open(path) as picture:
             assert all(200 <= side <= 300 for side in picture.size)
@@ -435,8 +435,8 @@ def test_pictures_are_made_once_and_whole(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pictures.make(tmp_path / "a", 4, interrupt)
+        pictures.make_pictures(tmp_path / "a", 4, interrupt)
     assert list(tmp_path.iterdir()) == []
-    pictures.make(tmp_path / "a", 4, lambda *_: None)
+    pictures.make_pictures(tmp_path / "a", 4, lambda *_: None)
     monkeypatch.setattr(pictures, "_write", None)
-    pictures.make(tmp_path / "a", 4, interrupt)
+    pictures.make_pictures(tmp_path / "a", 4, interrupt)

@@ -171,7 +171,7 @@ def test_only_processes_with_the_folder_are_ended(tmp_path):
 
 def test_results_are_a_table_and_json(tmp_path):
     rows = [Row("a", "ok", 1234.5, 2048, 3e-7), Row("b", gpu_check.NOT_RUN)]
-    gpu_check.write(tmp_path / "new", rows, {"gpus": ["T4"]})
+    gpu_check.write_results(tmp_path / "new", rows, {"gpus": ["T4"]})
     assert (tmp_path / "new" / "table.md").read_text().splitlines()[2:] == [
         "| a | 1,234 | 2,048 | 3.0e-07 | ok |",
         "| b | - | - | - | not run: no time left |",

@@ -225,7 +225,7 @@ def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
 def test_a_torn_claim_counts_as_none(text, place, worker_claim):
     place.path.parent.mkdir(parents=True)
     place.path.write_text(text)
-    assert worker_claim.claims.read(str(place.path)) is None
+    assert worker_claim.claims.read_claim(str(place.path)) is None
     assert place.asked("present") == {"changed": True}
 
 
@@ -256,7 +256,7 @@ def test_a_claim_that_no_module_writes_is_none(claim, place, worker_claim):
     place.path.parent.mkdir(parents=True)
     place.path.write_text(json.dumps(claim))
     place.sessions += ["old-w0", "other-w0"]
-    assert worker_claim.claims.read(str(place.path)) is None
+    assert worker_claim.claims.read_claim(str(place.path)) is None
     assert place.asked("query")["holder"] is None
     assert place.asked("absent", "old", session=None, launch="zero") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["old-w0", "other-w0"]
@@ -277,7 +277,7 @@ def test_claim_that_is_no_file_is_none(place, worker_claim, tmp_path):
     (tmp_path / "elsewhere").write_text(json.dumps(MARK))
     for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(tmp_path / "elsewhere", path), lambda path: os.symlink("/dev/zero", path)):
         make(place.path)
-        assert worker_claim.claims.read(str(place.path)) is None
+        assert worker_claim.claims.read_claim(str(place.path)) is None
         place.path.rename(tmp_path / "done") if not place.path.is_dir() else place.path.rmdir()
 
 

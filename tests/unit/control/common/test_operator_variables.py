@@ -5,7 +5,7 @@ import re
 import pytest
 
 from control.common import command_line, project
-from control.common.operator_variables import COMMANDS, check
+from control.common.operator_variables import COMMANDS, check_variables
 from trainer.common.errors import ConfigError, LockstepError
 
 INVENTORY = {"worker_port", "dfs_path"}
@@ -13,7 +13,7 @@ INVENTORY = {"worker_port", "dfs_path"}
 
 def refusal(command, given):
     with pytest.raises(ConfigError) as caught:
-        check(command, given, INVENTORY)
+        check_variables(command, given, INVENTORY)
     return str(caught.value)
 
 
@@ -24,12 +24,12 @@ def test_hosts_which_ansible_reserves_is_workers_here():
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_variable_of_a_command_is_taken(command):
     given = dict.fromkeys(COMMANDS[command], "x")
-    assert check(command, given, INVENTORY) == given
+    assert check_variables(command, given, INVENTORY) == given
 
 
 @pytest.mark.parametrize("name", ["worker_port", "dfs_path", "ansible_user", "ansible_ssh_common_args"])
 def test_names_of_inventory_pass_but_are_no_options(name):
-    assert check("train", {name: "x", "run": "a"}, INVENTORY) == {"run": "a"}
+    assert check_variables("train", {name: "x", "run": "a"}, INVENTORY) == {"run": "a"}
 
 
 def test_misspelt_name_shows_value_nearest_and_all_names():
@@ -91,7 +91,7 @@ def test_the_page_lists_the_variables_of_every_command():
 
 
 def test_nothing_given():
-    assert check("train", {}, INVENTORY) == {}
+    assert check_variables("train", {}, INVENTORY) == {}
 
 
 def test_the_roles_variables_may_be_overridden():

@@ -16,7 +16,7 @@ NOISE = [
 
 @pytest.mark.parametrize("line", NOISE)
 def test_start_up_noise_is_left_out(line):
-    assert log_lines.shown(["one", line, f"{line}\r", "two", ""]) == ["one", "two"]
+    assert log_lines.readable_lines(["one", line, f"{line}\r", "two", ""]) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,16 @@ def test_start_up_noise_is_left_out(line):
     ],
 )
 def test_everything_else_stays(line):
-    assert log_lines.shown([line]) == [line]
+    assert log_lines.readable_lines([line]) == [line]
 
 
 def test_lines_are_fit_for_a_terminal():
-    assert log_lines.shown(["a\x1b[2J", "x\r50%\r100%", "\u202e", "y" * 5000, ""]) == ["a\\x1b[2J", "100%", "\\u202e", f"{'y' * 2000}..."]
+    assert log_lines.readable_lines(["a\x1b[2J", "x\r50%\r100%", "\u202e", "y" * 5000, ""]) == [
+        "a\\x1b[2J",
+        "100%",
+        "\\u202e",
+        f"{'y' * 2000}...",
+    ]
 
 
 def test_only_the_last_launch_is_quoted():
@@ -44,6 +49,6 @@ def test_only_the_last_launch_is_quoted():
 
 
 def test_progress_bar_keeps_its_last_state_without_colours():
-    assert log_lines.shown(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
+    assert log_lines.readable_lines(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
         "5/5 ━━━━ loss: 0.9"
     ]

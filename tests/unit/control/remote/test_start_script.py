@@ -61,7 +61,7 @@ def test_only_a_launchs_own_lines_are_quoted(worker):
     lines = (folder / "worker.log").read_text().splitlines()
     headers = [line for line in lines if line.startswith(schemas.HEADER)]
     assert [line.split(",")[0] for line in headers] == ["=== launch 1", "=== launch 2"]
-    quoted = log_lines.shown(log_lines.of_last_launch(lines))
+    quoted = log_lines.readable_lines(log_lines.of_last_launch(lines))
     assert (quoted[0], quoted[-1]) == (headers[1], "error of 3")
     assert "error of 1" not in quoted
     assert worker_files.end((folder / "exit.json").read_text())["exit_code"] == 3

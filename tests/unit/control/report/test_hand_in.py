@@ -389,11 +389,11 @@ def test_page_shows_dark_pictures_on_dark_screens(tmp_path):
     for name, content in (("a.png", b"light"), ("a-dark.png", b"dark"), ("b.png", b"light")):
         (tmp_path / name).write_bytes(content)
     light, dark = (base64.b64encode(content).decode() for content in (b"light", b"dark"))
-    assert page.shown("a.png", "words", tmp_path) == (
+    assert page.picture_html("a.png", "words", tmp_path) == (
         f'<picture><source media="screen and (prefers-color-scheme: dark)" srcset="data:image/png;base64,{dark}">'
         f'<img src="data:image/png;base64,{light}" alt="words"></picture>'
     )
-    assert "<picture>" not in page.shown("b.png", "words", tmp_path)
+    assert "<picture>" not in page.picture_html("b.png", "words", tmp_path)
     sweep = page._from_markdown('![the "times" <b>](a.png)', tmp_path)
     assert re.search(
         r'<span class="figure"><picture><source [^>]*><img [^>]*alt="the &quot;times&quot; &lt;b&gt;"></picture></span>', sweep

@@ -119,7 +119,7 @@ def test_a_folder_that_holds_no_model_is_refused(tmp_path):
 def test_onnx_says_why_there_is_none(exports, monkeypatch):
     assert ExportedModel.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
     monkeypatch.setattr(onnx_file, "is_installed", lambda: False)
-    assert onnx_file.write(None, (), exports["rows"]) == onnx_file.INSTALL
+    assert onnx_file.write_onnx(None, (), exports["rows"]) == onnx_file.INSTALL
 
 
 def test_onnx_answers_as_the_snapshot_does(runs, tmp_path):
@@ -134,6 +134,6 @@ def test_onnx_answers_as_the_snapshot_does(runs, tmp_path):
 
 def test_model_without_onnx_operations_leaves_no_file(tmp_path):
     pytest.importorskip("tf2onnx")
-    why = onnx_file.write(lambda x: {"y": tf.raw_ops.Betainc(a=x, b=x, x=x)}, [Leaf("x", "float32", ())], tmp_path)
+    why = onnx_file.write_onnx(lambda x: {"y": tf.raw_ops.Betainc(a=x, b=x, x=x)}, [Leaf("x", "float32", ())], tmp_path)
     assert why
     assert not list(tmp_path.iterdir())

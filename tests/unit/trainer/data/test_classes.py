@@ -121,5 +121,5 @@ def test_several_sample_weights_are_refused():
 
 
 def test_the_plan_shows_some():
-    assert class_counts.shown(Train(class_weight={"dog": 2.5}), NAMES) == "cat 1, dog 2.5, 7 1"
-    assert class_counts.shown(Train(class_weight="balanced", class_counts=tuple(range(1, 9))), []).endswith(", 2 more")
+    assert class_counts.weights_text(Train(class_weight={"dog": 2.5}), NAMES) == "cat 1, dog 2.5, 7 1"
+    assert class_counts.weights_text(Train(class_weight="balanced", class_counts=tuple(range(1, 9))), []).endswith(", 2 more")

@@ -90,14 +90,14 @@ found["masks"] = [*alike, float((one[0] == 0).mean())]
 
 # Varied images do not depend on who computes them
 def seen(config, batch):
-    return image_augmentation.make(loading.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
+    return image_augmentation.make_augmentation(loading.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
 whole = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)
 part = whole._replace(data=(whole.data[0][5:9], whole.data[1][5:9]), places=whole.places[5:9])
 kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
 found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
 found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(number=np.int32(1)))).all()) for name, kind in kinds.items()}
 found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
-found["none"] = image_augmentation.make(configs.Augment(), 1) is None
+found["none"] = image_augmentation.make_augmentation(configs.Augment(), 1) is None
 found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.data[0]).max())
 many = batch_arrays.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
 padded = np.pad(many.data[0][0], ((2, 2), (2, 2), (0, 0)))
@@ -152,7 +152,7 @@ def keras_adam(steps):
     return variable.numpy()
 def our_adam(steps, factors=False):
     variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
-    rule = optimizer.make(configs.Optimizer(name="adam"), [variable])
+    rule = optimizer.make_rule(configs.Optimizer(name="adam"), [variable])
     for number in range(steps):
         gradient = np.arange(6.0).reshape(2, 3).astype("float32") - number - 0.5
         left, values, right = np.linalg.svd(gradient, full_matrices=False)
@@ -160,7 +160,7 @@ def our_adam(steps, factors=False):
         rule.apply([given], tf.constant(0.1))
     return variable.numpy()
 found["adam_far"] = [float(np.abs(our_adam(5, factors) - keras_adam(5)).max()) for factors in (False, True)]
-found["slots"] = len(optimizer.make(configs.Optimizer(name="adam"), [keras.Variable([1.0])]).slots)
+found["slots"] = len(optimizer.make_rule(configs.Optimizer(name="adam"), [keras.Variable([1.0])]).slots)
 
 # Penalties: of a step from zero momentum, against the gradient of the whole loss
 def punished(clip, on_host):
@@ -173,7 +173,7 @@ def punished(clip, on_host):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0]))
         whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
     expected = [weight - rate * gradient for weight, gradient in zip(weights, tape.gradient(whole, weights))]
-    rule = optimizer.make(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
+    rule = optimizer.make_rule(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
     _, *gradients = worker_step.Local(alone, worker_step.compile_classifier(model), of_images(model.input_shape[1:]))(one)
     run = tf.function(lambda: rule.apply(gradients, rate))
     before = [weight.numpy() for weight in weights]

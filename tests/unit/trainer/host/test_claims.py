@@ -14,7 +14,7 @@ CLAIM = {"run": "digits", "session": "digits-w0-5e5e", "launch": "5e", "folder":
 def test_only_what_a_module_writes_is_a_claim(change, tmp_path):
     path = tmp_path / "8000.json"
     path.write_text(json.dumps(CLAIM | change))
-    assert claims.read(str(path)) == (None if change else CLAIM)
+    assert claims.read_claim(str(path)) == (None if change else CLAIM)
 
 
 def test_another_users_file_is_no_claim(tmp_path, monkeypatch):
@@ -22,10 +22,10 @@ def test_another_users_file_is_no_claim(tmp_path, monkeypatch):
     path.write_text(json.dumps(CLAIM))
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    assert claims.read(str(path)) is None
+    assert claims.read_claim(str(path)) is None
 
 
 def test_a_link_is_no_claim(tmp_path):
     (tmp_path / "there").write_text(json.dumps(CLAIM))
     (tmp_path / "8000.json").symlink_to(tmp_path / "there")
-    assert claims.read(str(tmp_path / "8000.json")) is None
+    assert claims.read_claim(str(tmp_path / "8000.json")) is None

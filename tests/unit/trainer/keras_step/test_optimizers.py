@@ -48,7 +48,7 @@ def by_keras(name, constrained):
 def by_us(name, cluster, constrained):
     with cluster.scope():
         variables = weights(constrained)
-        rule = optimizer.make(Optimizer(name=name, learning_rate=0.5, weight_decay=0.05, clip_norm=2.0), variables)
+        rule = optimizer.make_rule(Optimizer(name=name, learning_rate=0.5, weight_decay=0.05, clip_norm=2.0), variables)
 
     @tf.function
     def call(several, rate):

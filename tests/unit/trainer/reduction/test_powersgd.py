@@ -96,7 +96,7 @@ def config(rank=2, min_elements=1000, dtype="float32", recycle=3, max_rank=1):
 
 
 def make(workers, rank=2, threads=1, **options):
-    return [powersgd_host.make(config(rank, **options), SHAPES, Setting(workers, True, threads, seed=7)) for _ in range(workers)]
+    return [powersgd_host.make_method(config(rank, **options), SHAPES, Setting(workers, True, threads, seed=7)) for _ in range(workers)]
 
 
 def gradients_of(step, workers, scale=1.0):
@@ -143,7 +143,7 @@ def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
 
 def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
-    methods = [powersgd_host.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
+    methods = [powersgd_host.make_method(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
     methods = [
         powersgd_host.HostPowerSGD({0: FactorSizes.of_matrix(200, 12, config(12))}, config(12), Setting(2)).method() for _ in range(2)
@@ -269,12 +269,12 @@ def test_large_tensor_with_small_factors_is_compressed(shape, options, expected)
 def test_small_matrices_send_more_factors(matrix, options, rank):
     made = Reduction("powersgd", **options)
     assert FactorSizes.of_matrix(*matrix, made) == FactorSizes(*matrix, rank, min(rank + made.recycle, *matrix))
-    method = powersgd_host.make(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
+    method = powersgd_host.make_method(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
     assert not method.low_rank or method.low_rank[0].sent == (rank, matrix[0])
 
 
 def test_with_small_tensors_alone_nothing_is_compressed():
-    method = powersgd_host.make(config(), [(20,), (40, 10)], Setting(2))
+    method = powersgd_host.make_method(config(), [(20,), (40, 10)], Setting(2))
     assert method == plain()
 
 
@@ -392,7 +392,7 @@ sys.path.insert(0, "tests/unit/trainer/reduction")
 import test_powersgd as tests
 
 workers = 3
-methods = [powersgd_host.make(tests.config(), tests.SHAPES, Setting(workers, False, seed=7)) for _ in range(workers)]
+methods = [powersgd_host.make_method(tests.config(), tests.SHAPES, Setting(workers, False, seed=7)) for _ in range(workers)]
 reference, worst = tests.Reference(2, 7, 3), 0.0
 for step in range(10):
     gradients = tests.gradients_of(step, workers) if step != 9 else [[np.zeros(shape, np.float32) for shape in tests.SHAPES]] * workers

@@ -15,7 +15,7 @@ OTHERS = np.roll(np.arange(12), 1)
 
 def seen(batch, classes=3, smoothing=0.0, **options):
     """What a model would be given."""
-    return [np.asarray(part) for part in image_augmentation.make(Augment(**options), 5, classes, smoothing)(batch)]
+    return [np.asarray(part) for part in image_augmentation.make_augmentation(Augment(**options), 5, classes, smoothing)(batch)]
 
 
 def single(images=IMAGES):

@@ -55,13 +55,13 @@ def parts(choose, clip=None):
     with cluster.scope():
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
         method = choose(worker_step.shapes(model))
-        rule = optimizer.make(schema.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
+        rule = optimizer.make_rule(schema.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
     nobody = Nobody()
     local = worker_step.Local(cluster, worker_step.compile_classifier(model), of_images((8, 8, 1)))
-    return worker_step.Parts(local, rule, chain.make(method, all_reduce.OnHost(nobody).sum, nobody))
+    return worker_step.Parts(local, rule, chain.make_chain(method, all_reduce.OnHost(nobody).sum, nobody))
 
 def packed(shapes):
-    return selection.make(schema.Reduction(), shapes, Setting(2))
+    return selection.make_method(schema.Reduction(), shapes, Setting(2))
 
 def twice(shapes):
     def halves(values):
@@ -69,7 +69,8 @@ def twice(shapes):
     return Method([halves, *packed(shapes).computations])
 
 def powersgd(shapes, on_host=True):
-    return selection.make(schema.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
+    config = schema.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32")
+    return selection.make_method(config, shapes, Setting(2, on_host))
 
 def train(made, apart):
     random = np.random.default_rng(0)
@@ -86,7 +87,7 @@ def train(made, apart):
     state = [variable.value.numpy() for variable in made.local.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
     return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
 
-found = {"alone": len(selection.make(schema.Reduction(), [], Setting(1)).computations)}
+found = {"alone": len(selection.make_method(schema.Reduction(), [], Setting(1)).computations)}
 none = lambda shapes: Method([])
 for name, choose in {"none": none, "packed": packed, "twice": twice, "powersgd": powersgd}.items():
     found[name] = [train(parts(choose), apart) for apart in (False, True)]
@@ -118,11 +119,11 @@ class Counting(keras.layers.Layer):
         self.seen.assign(self.seen + [[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
         return x
 counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Flatten(), keras.layers.Dense(3)])
-short = selection.make(schema.Reduction("half", dtype="float16"), worker_step.shapes(counting), Setting(2))
-rule = optimizer.make(schema.Optimizer(), counting.trainable_variables, short.low_rank)
+short = selection.make_method(schema.Reduction("half", dtype="float16"), worker_step.shapes(counting), Setting(2))
+rule = optimizer.make_rule(schema.Optimizer(), counting.trainable_variables, short.low_rank)
 nobody = Nobody()
 local = worker_step.Local(cluster, worker_step.compile_classifier(counting), of_images(counting.input_shape[1:]))
-narrow = worker_step.make_train_call(worker_step.Parts(local, rule, chain.make(short, all_reduce.OnHost(nobody).sum, nobody)))
+narrow = worker_step.make_train_call(worker_step.Parts(local, rule, chain.make_chain(short, all_reduce.OnHost(nobody).sum, nobody)))
 for _ in range(8):
     narrow(batch_arrays.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()
@@ -161,7 +162,7 @@ def kept(policy):
     keras.config.set_dtype_policy(policy)
     model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
     shapes, seen = worker_step.shapes(model), []
-    host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
+    host = chain.make_chain(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
     local = worker_step.Local(cluster, worker_step.compile_classifier(model), of_images(model.input_shape[1:]))
     def traced(batch):
         values = local(batch)

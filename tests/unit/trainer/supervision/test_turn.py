@@ -165,7 +165,7 @@ def test_without_tmux_no_run_counts_as_ended(hosts):
     (hosts.folder / "sessions").write_text("")
     for rank in range(2):
         hosts.is_told("a", rank, "behind tmux, which does not list this session")
-        assert hosts.content("now", rank) == claims.read(str(hosts.claim(rank)))
+        assert hosts.content("now", rank) == claims.read_claim(str(hosts.claim(rank)))
     (hosts.folder / "sessions").write_text(kept)
     for rank in range(2):
         hosts.is_told("a", rank, "behind run now")
@@ -251,5 +251,5 @@ def test_it_is_cancelled(hosts, where, number):
     assert hosts.ends["a", 0] == PREEMPTED
     assert not hosts.entry("a", 0, 1).exists()
     assert not (hosts.path("a", 0) / SUPERVISED).exists()
-    left = claims.read(str(hosts.claim(0)))
+    left = claims.read_claim(str(hosts.claim(0)))
     assert left == (hosts.content("now", 0) if where == "in the queue" else None)

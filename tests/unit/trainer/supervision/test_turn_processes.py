@@ -94,7 +94,7 @@ def test_on_free_hosts_a_run_starts(hosts):
     assert first.wait(60) == 0
     for rank in range(2):
         assert not hosts.entry("a", rank, 1).exists()
-        assert claims.read(str(hosts.claim(rank))) == hosts.content("a", rank)
+        assert claims.read_claim(str(hosts.claim(rank))) == hosts.content("a", rank)
         # Neither a supervisor follows that would go on with it, nor are signals blocked for the worker.
         assert not (hosts.path("a", rank) / SUPERVISED).exists()
         assert (hosts.path("a", rank) / "started").read_text() == ""

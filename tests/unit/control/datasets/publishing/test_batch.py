@@ -40,7 +40,7 @@ def seen(tmp_path, monkeypatch):
         config = configurations.build(configurations.override(base, given))
         source = open_source(config.data.source, config.data.path)
         made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
-        one_batch.write(config, publish.place_of(tmp_path / "packs", made.sha256), 3, number, tmp_path / "batch.npz")
+        one_batch.write_batch(config, publish.place_of(tmp_path / "packs", made.sha256), 3, number, tmp_path / "batch.npz")
         with np.load(tmp_path / "batch.npz") as written:
             return dict(written)
 

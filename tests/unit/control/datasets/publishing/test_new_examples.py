@@ -45,7 +45,7 @@ def read(given, spec, images=None, hosts=2):
     folder = Path("parts")
     shutil.rmtree(folder, ignore_errors=True)
     parts = Parts(folder, spec.inputs, hosts)
-    warnings = new_examples.write(given, f"input={given}", spec, images, parts, lambda _: None)
+    warnings = new_examples.write_examples(given, f"input={given}", spec, images, parts, lambda _: None)
     rows = parts.close()
     opened = [Columns(folder / str(rank), spec.inputs, SPLIT, count) for rank, count in enumerate(rows)]
     return opened, rows, warnings

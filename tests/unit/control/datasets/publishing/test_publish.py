@@ -125,7 +125,7 @@ def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
     """What the plan lists is what another process publishes."""
     root = make_folder(train={"cat": 10, "dog": 10})
     shutil.rmtree(root / "test")
-    monkeypatch.setattr(trainer_process, "run", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
+    monkeypatch.setattr(trainer_process, "run_trainer", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
     config = configurations.build({"data": {"source": "folder", "path": str(root), "test_split": 0.3}})
     record = publish_dataset._publish(configurations.to_dict(config)["data"], packs)
     assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) == record

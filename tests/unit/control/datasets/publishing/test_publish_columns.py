@@ -655,7 +655,7 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     monkeypatch.setattr(resolve.model_options, "section_of", lambda section: section)
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
-    planned = plan.make(request)
+    planned = plan.make_plan(request)
     spec = planned.dataset["spec"]
     assert spec["structure"] == [{"miles": 0, "company": 1}, 2]
     assert planned.parameters["total"] == 3
@@ -673,7 +673,7 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
 def test_columns_need_a_model(file, request_of):
     table(file)
     request = request_of(dataset="trips.csv", set="data.target=tips")
-    assert refused(plan.make, request) == (
+    assert refused(plan.make_plan, request) == (
         "model lecture_cnn takes images with classes, and trips has columns (x.miles float32, x.company string, x.card bool, x.when "
         "int64). Fix: your own model, -e model=FILE.py:FUNCTION"
     )

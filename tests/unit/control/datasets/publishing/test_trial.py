@@ -54,7 +54,7 @@ def augmented(body, y="np.arange(count) % 3"):
 def test_function_that_works_is_part_of_configuration(opened, capsys):
     data, source, listing = opened(augmented("print('here')\n    return x + np.random.default_rng(seed).normal(size=2), y"))
     assert (data.augment["file"], data.augment["function"]) == ("mine.py", "augment")
-    try_augment.check(data, source, listing)
+    try_augment.check_augment(data, source, listing)
     assert capsys.readouterr().out == "", "what it prints must not get into the plan"
 
 
@@ -69,21 +69,21 @@ def test_function_that_works_is_part_of_configuration(opened, capsys):
 )
 def test_a_function_that_does_not_is_refused(body, message, opened):
     with pytest.raises(ConfigError, match=message) as caught:
-        try_augment.check(*opened(augmented(body)))
+        try_augment.check_augment(*opened(augmented(body)))
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_images_are_tried_at_their_size_in_training(opened):
     data, source, listing = opened(IMAGES + "def augment(x, y, seed):\n    return x[::-1], y\n")
-    try_augment.check(data, source, listing)
+    try_augment.check_augment(data, source, listing)
     with pytest.raises(ConfigError, match=r"it returns image float64 \[4, 4, 3\]; it must stay uint8 \[4, 4, 3\]"):
-        try_augment.check(*opened(IMAGES + "def augment(x, y, seed):\n    return x / 2, y\n"))
+        try_augment.check_augment(*opened(IMAGES + "def augment(x, y, seed):\n    return x / 2, y\n"))
 
 
 def test_another_function_of_that_name_is_a_warning(opened):
     data, source, listing = opened(DATA.format(hold=HOLD, y="x[:, 0]") + "def augment(x):\n    return x\n")
     assert data.augment is None
-    try_augment.check(data, source, listing)
+    try_augment.check_augment(data, source, listing)
     assert checks._augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
 
 

@@ -89,7 +89,7 @@ def archives(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["python", "binary"])
 def test_batches_become_splits(kind, archives):
     seen = []
-    splits = cifar10.read(archives[kind], "any", lambda done, total: seen.append((done, total)))
+    splits = cifar10.read_splits(archives[kind], "any", lambda done, total: seen.append((done, total)))
     assert seen == [(number * SIZE, 6 * SIZE) for number in range(1, 7)]
     shapes = {name: split.images.shape for name, split in splits.items()}
     assert shapes == {"train": (400, 3, 32, 32), "validation": (100, 3, 32, 32), "eval": (100, 3, 32, 32)}
@@ -110,12 +110,12 @@ def unpacked(archives, tmp_path):
 
 def test_an_unpacked_archive_is_read(unpacked):
     for folder in (unpacked, unpacked.parent):
-        assert (cifar10.read(folder, None, quiet)["eval"].labels == batch(5)[1]).all()
+        assert (cifar10.read_splits(folder, None, quiet)["eval"].labels == batch(5)[1]).all()
 
 
 def refused(path, digest=None):
     with pytest.raises(DatasetError) as caught:
-        cifar10.read(path, digest, quiet)
+        cifar10.read_splits(path, digest, quiet)
     return str(caught.value)
 
 
@@ -126,7 +126,7 @@ def test_another_digest_is_refused_with_the_fix(archives):
     assert message.endswith(f"-e digest=md5:{digest}")
     assert "not sha256:00" in refused(archives["python"], "sha256:00")
     assert refused(archives["python"], "crc:1") == "digest=crc:1: expected md5:HEX, sha256:HEX or any"
-    assert cifar10.read(archives["python"], f"md5:{digest}", quiet)["eval"].labels.shape == (SIZE,)
+    assert cifar10.read_splits(archives["python"], f"md5:{digest}", quiet)["eval"].labels.shape == (SIZE,)
 
 
 def test_a_truncated_archive_is_refused(archives, tmp_path):
@@ -286,7 +286,7 @@ def test_real_images_give_40000_10000_10000(tmp_path):
     archive = real_data("cifar10-images.tar.gz")
     with tarfile.open(archive) as stream:
         stream.extractall(tmp_path, filter="data")
-    splits = cifar10.read(tmp_path, None, quiet)
+    splits = cifar10.read_splits(tmp_path, None, quiet)
     assert {name: len(split.labels) for name, split in splits.items()} == {"train": 40_000, "validation": 10_000, "eval": 10_000}
     for name, each in (("train", 4000), ("validation", 1000), ("eval", 1000)):
         assert np.bincount(splits[name].labels).tolist() == [each] * 10

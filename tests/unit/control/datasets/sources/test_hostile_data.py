@@ -240,7 +240,7 @@ def test_archive_of_many_members_is_refused(place):
 
 
 def read_archive(path):
-    return cifar10.read(path, "any" if path.is_file() else None, lambda *_: None)
+    return cifar10.read_splits(path, "any" if path.is_file() else None, lambda *_: None)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])

@@ -21,12 +21,12 @@ HOSTS = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345, direct_p
 )
 def test_plan_says_how_many_workers_suffice(workers, least, words):
     """The plan says with how many workers a run goes on."""
-    assert run_recovery.shown({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
-    assert run_recovery.shown({"recovery": {"elastic": False}}, HOSTS, []) == ""
+    assert run_recovery.recovery_text({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
+    assert run_recovery.recovery_text({"recovery": {"elastic": False}}, HOSTS, []) == ""
 
 
 def test_the_plan_names_the_spares():
-    words = run_recovery.shown({"recovery": {"elastic": True, "min_workers": 1}}, HOSTS[:3], HOSTS[3:])
+    words = run_recovery.recovery_text({"recovery": {"elastic": True, "min_workers": 1}}, HOSTS[:3], HOSTS[3:])
     assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 

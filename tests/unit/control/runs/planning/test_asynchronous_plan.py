@@ -65,7 +65,7 @@ def test_tf_config_follows_from_the_servers():
 )
 def test_what_it_can_not_follow_is_refused_with_the_fix(sections, hosts, why):
     with pytest.raises(ConfigError, match=r"Fix: ") as refused:
-        parameter_servers.check(config(**sections), hosts)
+        parameter_servers.check_settings(config(**sections), hosts)
     assert why in str(refused.value)
 
 
@@ -79,7 +79,7 @@ def test_a_model_with_a_step_of_its_own_is_refused():
 
 
 def test_the_plan_names_who_does_what():
-    shown = parameter_server_text.shown(parameter_servers.with_roles(HOSTS, ["node2", "node3"], []), 2)
+    shown = parameter_server_text.roles_text(parameter_servers.with_roles(HOSTS, ["node2", "node3"], []), 2)
     assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
 
 
@@ -93,7 +93,7 @@ def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
     hosts = parameter_servers.with_roles(HOSTS, ["node4"], APART)
     assert host_roles.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
     assert server_endpoints(hosts) == {3: "10.0.0.4:12845"}, "the first host need not have a server, too"
-    assert parameter_server_text.shown(hosts, None) == (
+    assert parameter_server_text.roles_text(hosts, None) == (
         "asynchronous, any staleness: node1 hands out steps, node2, node3 compute, node4 keeps the weights, node5 evaluates snapshots"
     )
     assert tf_config(hosts, 4) == {

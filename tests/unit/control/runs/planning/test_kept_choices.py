@@ -65,20 +65,20 @@ def given(made, tmp_path):
 
 def test_what_first_run_measured_later_ones_are_given(scratch):
     first = plan(scratch)
-    assert kept_choices.shown(first) == "auto: measured at the start of this training, and kept for later ones on these hosts"
+    assert kept_choices.sending_text(first) == "auto: measured at the start of this training, and kept for later ones on these hosts"
     assert given(first, scratch).method is None
     measure(first, reduction={"name": "powersgd"})
     # Another measurement, as a busy machine would give it, changes nothing.
     measure(plan(scratch, "second"), at=2000.0, reduction={"name": "packed"})
     third = plan(scratch, "third")
     assert given(third, scratch) == measured_choices.EarlierChoice("powersgd", None, "measured 1970-01-01 by run first")
-    assert kept_choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
+    assert kept_choices.sending_text(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
 
 
 def test_measured_again_on_request_and_for_all(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
     again = plan(scratch, "second", remeasure=True)
-    assert kept_choices.shown(again).startswith("auto: measured at the start")
+    assert kept_choices.sending_text(again).startswith("auto: measured at the start")
     measure(again, at=2000.0, reduction={"name": "packed"})
     assert plan(scratch, "third").kept["method"] == "packed"
     # Watched once more, that run is not the newest any longer.
@@ -151,7 +151,7 @@ def test_run_that_goes_on_is_not_measured_again(scratch):
 
 
 def test_the_loopback_is_never_measured(scratch):
-    assert kept_choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
+    assert kept_choices.sending_text(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
     assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
         "packed",
         "all workers are on this one machine",
@@ -184,8 +184,8 @@ def test_named_or_original_choice_comes_first(scratch):
     for method in (None, "powersgd"):
         scaled = measured_choices.unmeasured(Reduction(), LAN, method, measured_choices.EarlierChoice("powersgd"), scaled=True)
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
-    assert kept_choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
-    assert kept_choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
+    assert kept_choices.sending_text(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
+    assert kept_choices.sending_text(plan(scratch, addresses=["10.0.0.1"])) == ""
 
 
 @pytest.mark.parametrize(

@@ -569,7 +569,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     monkeypatch.setattr(model_size, "_parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
     root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
     (root / "train" / "cat" / "notes.txt").touch()
-    made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
+    made = plan.make_plan(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
     assert (made.run, made.resume, made.complete, made.config_name) == ("new", False, False, "task_cnn")
     assert made.hosts == HOSTS[:2]
     assert made.counts == {
@@ -597,7 +597,7 @@ def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, mon
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
-    made = plan.make(ask(run="old", workers="3"))
+    made = plan.make_plan(ask(run="old", workers="3"))
     assert (made.resume, made.counts["global_batch"], len(made.hosts)) == (True, 128, 3)
 
 
@@ -607,11 +607,11 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
-    assert plan.make(ask(run="old")).changes == []
-    assert plan.make(ask(run="old", epochs="3")).changes == []
-    assert plan.make(ask(run="old", epochs="90", workers="3")).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
-    assert plan.make(ask(run="old", set="train.time_limit=60")).changes == ["train.time_limit=60.0 (it has None)"]
-    assert plan.make(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}")).changes == []
+    assert plan.make_plan(ask(run="old")).changes == []
+    assert plan.make_plan(ask(run="old", epochs="3")).changes == []
+    assert plan.make_plan(ask(run="old", epochs="90", workers="3")).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
+    assert plan.make_plan(ask(run="old", set="train.time_limit=60")).changes == ["train.time_limit=60.0 (it has None)"]
+    assert plan.make_plan(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}")).changes == []
 
 
 def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
@@ -622,12 +622,12 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     request = ask(run="old")
     sized = dataclasses.replace(request, inventory=Inventory(hosts=[dataclasses.replace(host, batch_size=5) for host in HOSTS]))
-    assert plan.make(sized).changes == []
+    assert plan.make_plan(sized).changes == []
 
 
 def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
     monkeypatch.setattr(model_size, "_parameters", lambda *_: pytest.fail("built"))
-    assert refusal(plan.make, ask(set="model.name=lectur_cnn")).startswith(
+    assert refusal(plan.make_plan, ask(set="model.name=lectur_cnn")).startswith(
         "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
     )
 
@@ -776,7 +776,7 @@ def pictures(root, count, size, mode="RGB", splits=("train", "test")):
 def planned(ask, monkeypatch):
     """The plan of a dataset, without building its model."""
     monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 1, "trainable": 1})
-    return lambda **options: plan.make(ask(**options))
+    return lambda **options: plan.make_plan(ask(**options))
 
 
 @pytest.mark.parametrize(

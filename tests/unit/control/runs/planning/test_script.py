@@ -45,7 +45,7 @@ def ask(tmp_path):
     def planned(**options):
         asked, inventory = OperatorRequest.of(options), Inventory(hosts=HOSTS)
         places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
-        return script_plan.make(Request(asked=asked, inventory=inventory, default_workers=2, write=True, **places))
+        return script_plan.make_script_plan(Request(asked=asked, inventory=inventory, default_workers=2, write=True, **places))
 
     return planned
 

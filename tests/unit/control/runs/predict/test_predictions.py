@@ -217,7 +217,7 @@ def many(hosts, count):
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 def test_rows_are_written_in_the_inputs_order(tmp_path, hosts):
     prediction, arrays = many(hosts, 3 * BLOCK + 5)
-    predictions.write(tmp_path / "out.csv", predictions.tables(prediction, arrays))
+    predictions.write_predictions(tmp_path / "out.csv", predictions.tables(prediction, arrays))
     with (tmp_path / "out.csv").open(newline="") as stream:
         header, *rows = csv.reader(stream)
     assert header == ["row", "a", "b_0", "b_1"]
@@ -230,7 +230,7 @@ def test_odd_names_stay_one_field(tmp_path):
     """Names with commas and line ends stay one field."""
     names = ['a,"b".png', "c\nd.png", "ü.png"]
     prediction = dataclasses.replace(PICTURES, names=names)
-    predictions.write(tmp_path / "out.csv", iter([prediction.table(0, [np.eye(4, dtype=np.float32)[:3]])]))
+    predictions.write_predictions(tmp_path / "out.csv", iter([prediction.table(0, [np.eye(4, dtype=np.float32)[:3]])]))
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as stream:
         assert [row[0] for row in csv.reader(stream)][1:] == names
 
@@ -243,7 +243,7 @@ def test_error_leaves_no_file_and_old_one(tmp_path):
     (tmp_path / "old.csv").write_text("old")
     for name in ("new.csv", "old.csv"):
         with pytest.raises(LockstepError):
-            predictions.write(tmp_path / name, broken())
+            predictions.write_predictions(tmp_path / name, broken())
     assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
     assert (tmp_path / "old.csv").read_text() == "old"
 
@@ -274,11 +274,11 @@ def test_a_hosts_failure_leaves_no_examples(given, part):
 def test_parquet_has_the_same_columns(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: nothing but Parquet needs it")
     prediction, arrays = many(2, BLOCK + 5)
-    predictions.write(tmp_path / "out.parquet", predictions.tables(prediction, arrays))
+    predictions.write_predictions(tmp_path / "out.parquet", predictions.tables(prediction, arrays))
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.column_names == prediction.columns
     assert table["b_1"].to_pylist() == [-float(number) for number in range(BLOCK + 5)]
-    predictions.write(tmp_path / "named.parquet", iter([PICTURES.table(0, [np.eye(4, dtype=np.float32)[:3]])]))
+    predictions.write_predictions(tmp_path / "named.parquet", iter([PICTURES.table(0, [np.eye(4, dtype=np.float32)[:3]])]))
     assert parquet.read_table(tmp_path / "named.parquet")["class"].to_pylist() == ["cat", "dog", "emu"]
 
 

@@ -117,7 +117,7 @@ def test_compiled_model_has_its_own_optimizer():
 
 def test_a_session_holds_the_values_of_the_run(tmp_path):
     run = make_run(tmp_path / "first", workers=4, **{"train.global_batch": 256, "model.name": "deep_cnn", "data.allow_bad_images": True})
-    hparams.write(RunFolder(run))
+    hparams.write_row(RunFolder(run))
     start = parts(run)["session_start_info"]
     assert (start.group_name, start.start_time_secs) == ("first", 1795238780.0)
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
@@ -136,7 +136,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
     run = make_run(tmp_path / "first")
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"reduction": {"name": "powersgd", "why": "compressed"}}))
-    hparams.write(RunFolder(run))
+    hparams.write_row(RunFolder(run))
     assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
@@ -171,7 +171,7 @@ def test_five_columns_that_tensorboard_shows_first_are_ours():
 def test_results_stand_at_their_epoch(tmp_path):
     run = make_run(tmp_path / "first")
     write_text(run / "evaluations.csv", EVALUATIONS + "1,test,1.5,0.43,100,1,x\n5,test,1.2,0.57,100,1,x\n10,test,1.3,0.56,100,1,x\n")
-    hparams.write(RunFolder(run))
+    hparams.write_row(RunFolder(run))
     assert scalars(run) == {
         "result/validation_accuracy": (pytest.approx(0.5856), 5),
         "result/best": (pytest.approx(0.5856), 5),
@@ -208,7 +208,7 @@ def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
 )
 def test_a_session_has_ended_when_the_run_has(tmp_path, state, status):
     run = make_run(tmp_path / "first", {**SUMMARY, "state": state})
-    hparams.write(RunFolder(run))
+    hparams.write_row(RunFolder(run))
     end = parts(run).get("session_end_info")
     assert (end.status if end else None) == status
     if end:
@@ -217,7 +217,7 @@ def test_a_session_has_ended_when_the_run_has(tmp_path, state, status):
 
 def test_run_under_way_has_row_without_results(tmp_path):
     run = make_run(tmp_path / "first", summary=None)
-    assert hparams.write(RunFolder(run))
+    assert hparams.write_row(RunFolder(run))
     assert set(parts(run)) == {"experiment", "session_start_info"}
     assert scalars(run) == {}
 
@@ -225,32 +225,32 @@ def test_run_under_way_has_row_without_results(tmp_path):
 def test_news_is_written_under_a_later_name(tmp_path):
     """Written once and again under a later name when something is new."""
     run = make_run(tmp_path / "first")
-    assert hparams.write(RunFolder(run))
+    assert hparams.write_row(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000001.hparams"]
     before = (run / "logs" / "events.out.tfevents.000001.hparams").stat().st_mtime_ns
-    assert not hparams.write(RunFolder(run))
+    assert not hparams.write_row(RunFolder(run))
     assert (run / "logs" / "events.out.tfevents.000001.hparams").stat().st_mtime_ns == before
     write_text(run / "evaluations.csv", EVALUATIONS + "5,test,1.2,0.57,100,1,x\n")
-    assert hparams.write(RunFolder(run))
+    assert hparams.write_row(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000002.hparams"]
     assert scalars(run)["result/test_accuracy"][1] == 5
 
 
 def test_what_an_interrupted_replacement_left_is_cleared(tmp_path):
     run = make_run(tmp_path / "first")
-    hparams.write(RunFolder(run))
+    hparams.write_row(RunFolder(run))
     old = run / "logs" / "events.out.tfevents.000001.hparams"
     (run / "logs" / "events.out.tfevents.000007.hparams").write_bytes(old.read_bytes())
-    assert hparams.write(RunFolder(run))
+    assert hparams.write_row(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000008.hparams"]
 
 
 def test_another_process_writes_the_same_bytes_without_tensorflow(tmp_path):
     mine, theirs = make_run(tmp_path / "a" / "first"), make_run(tmp_path / "b" / "first")
-    hparams.write(RunFolder(mine))
+    hparams.write_row(RunFolder(mine))
     script = (
         "import sys, pathlib; from control.runs.results import hparams, run_folder; "
-        "hparams.write(run_folder.RunFolder(pathlib.Path(sys.argv[1]))); print(*sys.modules)"
+        "hparams.write_row(run_folder.RunFolder(pathlib.Path(sys.argv[1]))); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(theirs)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"tensorflow", "keras"} & set(done.stdout.split())
@@ -287,5 +287,5 @@ def test_unreadable_run_is_named_and_others_have_rows(tmp_path, file, content, w
     message = f"bad: no row in TensorBoard's HParams table, for its files can't be read ({what}); its curves are shown"
     assert hparams.write_all([RunFolder(bad), RunFolder(good)]) == (1, [message])
     with pytest.raises(LockstepError) as caught:
-        hparams.write(RunFolder(bad))
+        hparams.write_row(RunFolder(bad))
     assert str(caught.value) == message

@@ -67,13 +67,13 @@ def test_silent_server_is_no_fault_of_the_run(run, monkeypatch):
 
 def test_a_password_and_a_missing_client_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"it holds a password.*MLFLOW_TRACKING_PASSWORD") as caught:
-        mlflow_log.check("https://me:secret@host")
+        mlflow_log.check_uri("https://me:secret@host")
     assert "secret" not in str(caught.value)
     monkeypatch.setattr(mlflow_log.importlib, "util", SimpleNamespace(find_spec=lambda name: None))
     with pytest.raises(
         ConfigError, match=r"telemetry.mlflow=http://host: MLflow's client is not installed here: .* pip install mlflow-skinny"
     ):
-        mlflow_log.check("http://host")
+        mlflow_log.check_uri("http://host")
 
 
 def test_client_is_loaded_only_where_it_is_used():

@@ -35,7 +35,7 @@ def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
     write(tmp_path, "a", sample(3))
     write(tmp_path, "idle", {"kind": "heartbeat"})
     (tmp_path / "workers" / "empty").mkdir()
-    actual = step_profile.read(tmp_path)
+    actual = step_profile.read_profiles(tmp_path)
     assert list(actual) == ["a", "b"]
     assert actual == {"a": [sample(3)], "b": [sample(), sample(2)]}
 
@@ -44,23 +44,23 @@ def test_read_takes_earlier_launches_first(tmp_path):
     write(tmp_path, "a", sample(3))
     write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
     write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
-    assert step_profile.read(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
 
 
 @pytest.mark.parametrize("torn", ["{", json.dumps(sample(9))])
 def test_torn_last_line_is_not_yet_record(torn, tmp_path):
     write(tmp_path, "a", sample(), end=torn)
-    assert step_profile.read(tmp_path) == {"a": [sample()]}
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample()]}
 
 
 @pytest.mark.parametrize("line", ["no json", "7", '{"t": 1, "kind": "split"}'])
 def test_line_that_no_worker_writes_is_left_out(line, tmp_path):
     write(tmp_path, "a", sample(), end=f"{line}\n{json.dumps(sample())}\n")
-    assert step_profile.read(tmp_path) == {"a": [sample(), sample()]}
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample(), sample()]}
 
 
 def test_a_run_without_workers_has_no_samples(tmp_path):
-    assert step_profile.read(tmp_path) == {}
+    assert step_profile.read_profiles(tmp_path) == {}
 
 
 def test_ragged_steps_are_left_out(tmp_path):
@@ -68,7 +68,7 @@ def test_ragged_steps_are_left_out(tmp_path):
     ragged, nearly = sample(0.2) | {"images": 57}, sample(2) | {"images": 58}
     write(tmp_path, "a", sample(), ragged, nearly)
     write(tmp_path, "b", ragged)
-    assert step_profile.read(tmp_path) == {"a": [sample(), nearly], "b": [ragged]}
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample(), nearly], "b": [ragged]}
     assert step_profile.median([sample(), ragged, ragged]) == step_profile.median([sample()])
 
 
@@ -119,8 +119,8 @@ def test_sentence_names_the_slowest_of_several(own, sentence):
 
 
 def test_shown_is_heading_table_and_sentence():
-    assert step_profile.shown({}) == ""
-    lines = step_profile.shown({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines()
+    assert step_profile.profile_text({}) == ""
+    lines = step_profile.profile_text({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines()
     assert lines[:4] == [
         "A step in milliseconds (median of the profiled steps)",
         "  host       input  forward/backward  compression  all-reduce  apply  own work     step",
@@ -128,4 +128,4 @@ def test_shown_is_heading_table_and_sentence():
         "  long-name    1.0           1,050.0          2.0     1,234.5    4.0   1,057.0  2,291.5",
     ]
     assert lines[4].startswith("  long-name is the slowest: ")
-    assert len(step_profile.shown({"a": phases(57)}).splitlines()) == 3, "one host has no sentence"
+    assert len(step_profile.profile_text({"a": phases(57)}).splitlines()) == 3, "one host has no sentence"

@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(plan_sweep, "alone", contextlib.nullcontext)
     monkeypatch.setattr(plan_command, "hosts", lambda task_vars: HOSTS)
-    monkeypatch.setattr(plan_command, "make", made)
+    monkeypatch.setattr(plan_command, "make_plan", made)
     monkeypatch.setattr(command_line, "operator_options", lambda command, task_vars: dict(task_vars["given"]))
     return tmp_path / "sweeps" / "pi"
 
