@@ -1,5 +1,6 @@
 """Provisioning before the first change: what is typed, what the inventory says, what a host is, what is refused."""
 
+import dataclasses
 import importlib.util
 import os
 import platform
@@ -23,6 +24,7 @@ from control.provision.tasks import settings as provision_settings
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError
+from trainer.rundir.launch_record import Host
 
 GOOD = {
     "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',
@@ -357,7 +359,7 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
 
 
 def test_two_hosts_with_one_address_are_refused():
-    twice = [*members(2), {"name": "pi9", "address": "10.0.0.1", "port": 12346}]
+    twice = [*map(Host.of, members(2)), Host(name="pi9", address="10.0.0.1", port=12346)]
     assert message(provision_plan._check_members, twice, "present") == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
@@ -366,10 +368,11 @@ def test_two_hosts_with_one_address_are_refused():
 
 def test_port_that_is_no_number_is_refused():
     """A port that is no number is refused before the firewall needs it."""
-    wrong = [*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}]
-    provision_plan._check_members(wrong, "absent")
+    right, wrong = map(Host.of, members(2))
+    hosts = [right, dataclasses.replace(wrong, port="12345x", direct_port="12345x")]
+    provision_plan._check_members(hosts, "absent")
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
-        provision_plan._check_members(wrong, "present")
+        provision_plan._check_members(hosts, "present")
 
 
 def test_what_inventory_with_wrong_port_made_stays_removable():

@@ -25,6 +25,7 @@ from trainer.common.errors import DatasetError
 from trainer.common.files import read_json, sha256_file, write_json
 from trainer.data import image_cache, manifest
 from trainer.data.images import decode, fit
+from trainer.rundir.launch_record import Host
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     assert (known.train, known.test, len(known.excluded)) == (4, 2, 1)
     config = configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}}))
     described = plan_dataset.describe(listing, PublishedData.expected(listing))
-    before = Plan(run="run", folder=Path("run"), config=config, hosts=[{}, {}], dataset=described)
+    before = Plan(run="run", folder=Path("run"), config=config, hosts=[Host(name="pi1"), Host(name="pi2")], dataset=described)
     after = publish_dataset.without(before, PublishedData.of(made))
     assert (before.dataset["train"], before.dataset["left_out"]) == (5, 0)
     assert (after.dataset["train"], after.dataset["left_out"]) == (4, 1)
