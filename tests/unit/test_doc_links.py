@@ -10,6 +10,7 @@ from tests.project import ROOT
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"\bdocs/[\w/-]+\.md\b")
+PLACE = re.compile(r"`([\w.]+)`(?: and `[\w.]+`)? in `(\w+/[\w/]+\.(?:py|yml))`")
 NAMING = (".py", ".yml", ".j2", ".md", "Makefile")
 OLD = ("CHANGELOG.md",)
 """Its older entries keep the names of their time."""
@@ -46,6 +47,14 @@ def test_pages_that_are_named_exist():
     files += [path for path in ROOT.iterdir() if path.name.endswith(NAMING) and path.name not in OLD]
     named = {(path.relative_to(ROOT).as_posix(), name) for path in files for name in NAMED.findall(path.read_text(encoding="utf-8"))}
     assert sorted((path, name) for path, name in named if not (ROOT / name).is_file()) == []
+
+
+def test_places_of_the_code_map_exist():
+    """A name that stands before a file is in that file: the row of a function that moved or was renamed misleads."""
+    places = PLACE.findall((ROOT / "docs/code.md").read_text(encoding="utf-8"))
+    assert len(places) > 15
+    names = [(name.rpartition(".")[2], (ROOT / file).read_text(encoding="utf-8")) for name, file in places]
+    assert [name for name, text in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_documentation_stays_short():
