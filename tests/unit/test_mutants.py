@@ -1,5 +1,6 @@
 """The table of mutants fits the code, and the runner finds the tests that notice one."""
 
+import re
 import subprocess
 from collections import Counter
 
@@ -134,3 +135,9 @@ def test_the_page_names_what_is_not_noticed():
     written = page([MUTANT, other, LAB], results)
     assert "Not noticed: factor." in written
     assert r"| Nothing \| at all. |" in written
+
+
+def test_the_page_names_tests_that_exist():
+    named = re.findall(r"(tests/[\w/]+\.py)::(?:Test\w+::)?(test_\w+)", mutants.PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 150
+    assert [(file, test) for file, test in named if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")] == []
