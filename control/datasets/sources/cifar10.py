@@ -210,7 +210,7 @@ class _Limited(io.RawIOBase):
     def __init__(self, stream: BinaryIO, path: Path):
         self._stream, self._path, self.tell = stream, path, stream.tell  # type: ignore[method-assign]
 
-    def read_splits(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         self._check(size, self.tell() + size)
         return self._stream.read(size)
