@@ -59,6 +59,7 @@ def main() -> None:
     line = script.parser(__doc__, rounds=3)
     line.add_argument("--label", required=True, help="the hosts and their network, for the table")
     arguments, more = line.parse_known_args()
+    STORE.read(FILE)  # refuses a file with other columns before anything is measured
     commands = script.Commands(tuple(more))
     for number in range(1, arguments.rounds + 1):
         commands.play("doctor.yml")

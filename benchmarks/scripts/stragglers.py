@@ -128,6 +128,7 @@ def main() -> None:
     line.add_argument("--cases", type=lambda given: script.names(given, CASES), default=list(CASES))
     line.add_argument("--cpus", type=float, default=0.3, help="CPUs of a node")
     given, more = line.parse_known_args()
+    STORE.read(FILE)  # refuses a file with other columns before anything is measured
     generator, commands = random.Random(given.seed), script.Commands(tuple(more))
     # What ends this program ends the training and gives the host its limits back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

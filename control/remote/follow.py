@@ -178,7 +178,8 @@ class _Stream:
         deadline, searched = self._clock.monotonic() + timeout, 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
-            if searched > self._longest or os.fstat(self._errors.fileno()).st_size > ERRORS:
+            flooded = not self._answered and os.fstat(self._errors.fileno()).st_size > ERRORS
+            if searched > self._longest or flooded:
                 raise HostUnreachable("it answers without an end")
             if not self._clock.select([self._output], max(0.0, deadline - self._clock.monotonic())):
                 return None

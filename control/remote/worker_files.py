@@ -127,7 +127,7 @@ _SUMMARY_TYPES: dict[str, Check] = {
     "weights_sha256": none_or(digest),
     "weights_sha256_by_rank": none_or(each(digest, 10_000)),
     # Written and shown by the control node only; no worker writes it.
-    **dict.fromkeys(("launch", "lost", "took_places"), lambda value: value is None),
+    **dict.fromkeys(("failure", "launch", "lost", "took_places"), lambda value: value is None),
 }
 _SECONDS_TAKEN: Check = lambda value: number(value) and value > 0  # noqa: E731
 _TIMED_METHOD: dict[str, Check] = {

@@ -123,7 +123,7 @@ class ActionModule(Action):
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
         # A run of a version without run identities is known by its job.
         unnamed = bool(record) and not record.id
-        if trained and not unnamed and self._identity() != record.id:
+        if trained and not unnamed and (not record or self._identity() != record.id):
             raise AnsibleActionFail(
                 f"run={self.plan.run}: {self.job} holds the results of an older run of that name, but this machine has no record of "
                 "it. Fix: choose another run name, or remove that folder"

@@ -19,6 +19,7 @@ from control.remote import modules, worker_files
 from control.remote.follow import FollowingFailed, HostUnreachable
 from control.remote.follow_program import BEAT_S, READ_ONLY, REMOVED
 from control.remote.worker_access import Seen, Worker, of_fault
+from control.runs.hosts.inventory_hosts import worker_seconds
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
@@ -184,7 +185,6 @@ class Target:
         host, root, script = Host.of(arguments["hosts"][rank]), str(variables["worker_root"]), bool(arguments.get("script"))
         recovery = {} if script else arguments.get("recovery") or {}
         again = bool(recovery.get("max_restarts"))
-        times = {name: float(variables.get(f"worker_{name}", arguments[name])) for name in ("silence", "start_deadline")}
         return cls(
             run=arguments["run"],
             host=host.name,
@@ -199,7 +199,8 @@ class Target:
             detach=bool(arguments["detach"]),
             rejoin_wait=float(recovery["rejoin_wait"]) if again else 0.0,
             elastic=again and bool(recovery.get("elastic")),
-            **times,
+            silence=worker_seconds(variables, "worker_silence"),
+            start_deadline=worker_seconds(variables, "worker_start_deadline"),
         )
 
     @property

@@ -1,14 +1,16 @@
 """Pure functions from an inventory to a cluster's settings: hosts, thread shares, session names."""
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleFilterError
 
-from control.common import worker_environment
+from control.common import project, worker_environment
 from control.remote.admission import ANY_HOST
 from trainer.common.safe_text import printable
 from trainer.network import member
@@ -27,6 +29,17 @@ DIRECT = 1000
 """Offset of a worker's direct port from its `worker_port`, unless the inventory sets it."""
 SERVER = 500
 """Offset of the port of a host's parameter server."""
+
+
+@functools.cache
+def _worker_defaults() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((project.ROOT / "roles/worker/defaults/main.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def worker_seconds(variables: Mapping[str, Any], name: str) -> float:
+    """`worker_silence` or `worker_start_deadline` of a host, from its variables; if these name none, the role's default."""
+    return float(variables.get(name, _worker_defaults()[name]))
 
 
 def _endpoints(host: Host) -> list[str]:

@@ -6,7 +6,6 @@ import secrets
 import subprocess
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +165,8 @@ def _inventory() -> list[str]:
 
 def mark_collected(folder: Path) -> None:
     """Record that the end of a run's job has been reported."""
-    record = LaunchRecord.read(folder)
-    write_json(folder / RECORD, replace(record, slurm=record.slurm | {"told": True}).fact)
+    written = read_json(folder / RECORD)
+    write_json(folder / RECORD, written | {"slurm": written["slurm"] | {"told": True}})
 
 
 def uncollected_job(record: LaunchRecord) -> str:

@@ -66,8 +66,7 @@ class Summary:
         """The summary in the content of a file."""
         known = {one.name for one in fields(cls)} - {"failure", "written"}
         given = {name: value for name, value in written.items() if name in known and value not in (None, "")}
-        failure = {name: value for name, value in (written.get("failure") or {}).items() if name in IN_SUMMARY}
-        return cls(**given, failure=Verdict(**failure) if failure else None, written=written)
+        return cls(**given, failure=_failure(written.get("failure")), written=written)
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":
@@ -91,3 +90,10 @@ class Summary:
     def unfinished(self) -> bool:
         """True if it ended before its work was done."""
         return self.state in ("CANCELLED", "PREEMPTED", "FAILED")
+
+
+def _failure(written: Any) -> Verdict | None:
+    """The root cause, as the end of a command wrote it."""
+    if not isinstance(written, dict) or not {"host", "rank", "state"} <= written.keys():
+        return None
+    return Verdict(**{name: value for name, value in written.items() if name in IN_SUMMARY})

@@ -46,9 +46,10 @@ class RunProgress:
     def left(self, step: int, images_per_s: float) -> float | None:
         """Seconds left after `step`, from finished epochs (validation and saving included) or the current speed."""
         steps = self._counts["total_steps"] - step
-        if len(self._ended) >= 2:
-            first, last = self._ended[0], self._ended[-1]
-            return float((last["t"] - first["t"]) / ((last["epoch"] - first["epoch"]) * self._counts["steps_per_epoch"]) * steps)
+        first, last = (self._ended[0], self._ended[-1]) if self._ended else ({"epoch": 0}, {"epoch": 0})
+        # A restart trains an epoch again, and may be the first to end one.
+        if epochs := max(0, last["epoch"] - first["epoch"]):
+            return float((last["t"] - first["t"]) / (epochs * self._counts["steps_per_epoch"]) * steps)
         return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
 
     def line(self, record: dict[str, Any]) -> str:

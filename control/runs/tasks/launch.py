@@ -9,7 +9,7 @@ from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.published import Published
 from control.remote.worker_access import clear_marks
-from control.runs.hosts.inventory_hosts import tf_config, thread_share
+from control.runs.hosts.inventory_hosts import tf_config, thread_share, worker_seconds
 from control.runs.launch import launches, reservations, resumption
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
@@ -62,7 +62,7 @@ def record(task: Task) -> dict[str, Any]:
 def _settings(task: Task, name: str) -> dict[str, Any]:
     """A host's settings that its supervisor reads: its folder, and seconds without a heartbeat after which a worker counts as silent."""
     variables = task.task_vars["hostvars"][name]
-    return {"root": str(variables["worker_root"]), "silence": float(variables.get("worker_silence", task.arguments["silence"]))}
+    return {"root": str(variables["worker_root"]), "silence": worker_seconds(variables, "worker_silence")}
 
 
 def _check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:

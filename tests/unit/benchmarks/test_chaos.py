@@ -17,6 +17,7 @@ from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedul
 from benchmarks.shared import benchmark
 from benchmarks.tasks import run_chaos
 from control.common import project
+from tests.unit.conftest import ROOT
 from trainer.common.errors import LockstepError
 from trainer.rundir.launch_record import Host
 from trainer.rundir.phases import Phase
@@ -232,3 +233,8 @@ def test_only_steps_after_the_last_fault_count():
     )
     assert run_chaos._newest_step(scene(Asked(lines)), 1.5) == 80
     assert run_chaos._newest_step(scene(Asked(lines)), 2.5) == -1
+
+
+def test_the_docs_describe_every_fault():
+    text = (ROOT / "docs/concepts/recovery.md").read_text(encoding="utf-8")
+    assert [name for name in FAULTS if f"`{name}`" not in text] == []

@@ -20,6 +20,7 @@ from benchmarks.plugins.peer_cell import MARK
 from benchmarks.tasks import conclude_peers, peer_hosts, plan_peers
 from control.campaign.store import Pace, measure
 from control.common import configurations
+from control.common.task import Task
 from tests.unit.conftest import ROOT, load_file
 from trainer.common.errors import ConfigError, LockstepError
 
@@ -438,6 +439,16 @@ class TestActions:
         assert str(caught.value) == (
             "peers=g: node2 was measured with another cpus, and the two can't be compared; measure under another name: -e peers=g-2"
         )
+
+    @pytest.mark.parametrize(("given", "threads"), [(0, 2), (3, 3)])
+    def test_hosts_of_one_machine_share_its_threads(self, given, threads):
+        hosts = [{"name": name, "rank": rank, "address": "127.0.0.1", "port": 1 + rank} for rank, name in enumerate(("node1", "node2"))]
+        facts = {"model": "m", "cores": 4, "cpus": 4.0, "memory": {"total_mb": 1}, "os": "o", "python": {}}
+        names = [host["name"] for host in hosts]
+        found = {"looked": {name: {} for name in names}, "probed": {name: {"facts": facts} for name in names}}
+        task = Task({**found, "hosts": hosts, "threads": given}, check_mode=True)
+        judged = peer_hosts.judge(task)["ansible_facts"]["peers_hosts"]
+        assert [judged[name]["threads"] for name in names] == [threads, threads]
 
     def test_a_host_that_trains_is_refused(self):
         peer_hosts._refuse_busy("node1", ["peers=-w0-aaaaaa"])

@@ -37,6 +37,14 @@ def watcher(clock, tmp_path):
     return make
 
 
+def test_a_hosts_limits_are_its_own(tmp_path):
+    """What the inventory sets for one host is no other host's default."""
+    arguments = {"run": "one", "run_kind": "runs", "hosts": [{"name": name} for name in HOSTS], "local": tmp_path, "detach": False}
+    slow = {"worker_root": "/w", "worker_silence": "300", "worker_start_deadline": 900}
+    targets = [Target.of(arguments, 0, slow), Target.of(arguments, 1, {"worker_root": "/w"})]
+    assert [(one.silence, one.start_deadline) for one in targets] == [(300.0, 900.0), (45.0, 300.0)]
+
+
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
 def test_lost_worker_counts_from_its_last_sign(state, ago, watcher, clock):
     watch = watcher()

@@ -1,5 +1,6 @@
 """A worker that Slurm starts: its node_paths, its files, what it gives back."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -13,6 +14,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from control.common.plan import Plan
@@ -532,6 +534,30 @@ def test_finished_job_is_fetched_before_another(job, queue, ends, ended, steps, 
     assert action.did == did
     assert [verdict["exit_code"] for verdict in result["verdicts"]] == [ended]
     assert result.get("changed", False) == ("submit" in did)
+
+
+class SharedFolder(slurm_run.ActionModule):
+    """The action, with a job folder in which a run of the identity `ID` has trained."""
+
+    def __init__(self, folder, identity):
+        self._task, self.identity = SimpleNamespace(args={"plan": Plan(run="r", folder=folder).fact, "job": "/mnt/r"}), identity
+        self.plan, self.local, self.job = Plan(run="r", folder=folder), folder, "/mnt/r"
+
+    def _shell(self, script, program):
+        return "/mnt/r/workers" if program == "ls" else json.dumps({"id": self.identity} if self.identity else {})
+
+
+@pytest.mark.parametrize(
+    ("record", "identity", "is_refused"),
+    [(None, "", True), (None, "a", True), ({"id": "a"}, "b", True), ({"id": "a"}, "a", False), ({}, "b", False)],
+    ids=["no record, no identity", "no record", "another", "its own", "a record without an identity"],
+)
+def test_anothers_job_folder_is_refused(record, identity, is_refused, tmp_path):
+    if record is not None:
+        write(tmp_path / "cluster.json", json.dumps({"run": "r", **record}))
+    expected = pytest.raises(AnsibleActionFail, match="older run of that name") if is_refused else contextlib.nullcontext()
+    with expected:
+        SharedFolder(tmp_path, identity)._refuse_others()
 
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])

@@ -5,9 +5,16 @@ import pytest
 from control.common.task import Task
 from control.runs.results import outcome
 from control.runs.results.outcome import Verdict, Verdicts
+from control.runs.results.summary import Summary
 from control.runs.tasks import conclude as concluding
 from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.common.files import read_json, write_json
+
+
+@pytest.mark.parametrize("failure", [None, "x", {}, {"host": "a"}, [1]])
+def test_a_failure_that_no_command_wrote_is_none(failure):
+    """A node's own summary.json must not keep all commands from reading it."""
+    assert Summary.of({"state": "FAILED", "failure": failure}).failure is None
 
 
 def test_verdict_survives_its_way_through_ansible():

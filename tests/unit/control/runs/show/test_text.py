@@ -268,6 +268,11 @@ def test_time_left_counts_validation_and_saving():
     assert estimate.left(175, 1e9) == 35.0
 
 
+def test_time_left_after_an_epoch_came_twice():
+    """A run that starts again may train its first epoch again."""
+    assert progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 1}).left(110, 1280.0) == 10.0
+
+
 # --- results and what to type next
 
 

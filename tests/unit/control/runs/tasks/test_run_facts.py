@@ -49,7 +49,7 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
     published = Published(digest="d", folder="n", manifest="m", code="c", code_sha256="s").fact
     variables = {host.name: {"worker_root": f"/srv/{host.name}"} for host in hosts} | {"node2": {"worker_root": "/", "worker_silence": 9}}
-    arguments = {"plan": plan, "claims": {host.name: claim for host in hosts}, "published": published, "silence": 45}
+    arguments = {"plan": plan, "claims": {host.name: claim for host in hosts}, "published": published}
     facts = record(Task(arguments, {"hostvars": variables}))["ansible_facts"]
     recorded = facts["record"]
     assert [host["name"] for host in recorded["hosts"]] == ["node1", "node2"]
