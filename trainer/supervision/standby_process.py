@@ -35,12 +35,12 @@ def main() -> None:
     line.add_argument("--parent", type=int, required=True, help="process id of the supervisor")
     given = line.parse_args()
     die_with_parent(given.parent)
-    # Nothing is to be said of an end that somebody asked for.
+    # A requested end needs no message.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     score = _raise_score()
-    # As in a worker, for the same reason.
+    # A worker does the same, for the same reason.
     gc.disable()
-    # A thread's nice value is its own, and nobody but root may lower one again: it goes with this thread.
+    # A nice value belongs to a thread, and only root may lower it again: it ends with this thread.
     thread = threading.Thread(target=_import)
     thread.start()
     with open(given.pipe, "rb") as pipe:
@@ -60,13 +60,13 @@ def _import() -> None:
         for name in MODULES:
             importlib.import_module(name)
     except BaseException:
-        # A worker that is started anew shows whether it is more than a lack of memory.
+        # A newly started worker shows whether the cause is more than a lack of memory.
         traceback.print_exc()
         os._exit(RESTART)
 
 
 def _raise_score() -> str | None:
-    """Be the first that the kernel kills when memory is short; the score before, None if that can't be."""
+    """Make this process the kernel's first choice when memory is short; return the score before, None if it can't be changed."""
     with contextlib.suppress(OSError, ValueError):
         before = OOM.read_text(encoding="ascii").strip()
         OOM.write_text(str(min(1000, int(before) + FIRST_TO_GO)), encoding="ascii")
