@@ -175,7 +175,7 @@ class Distributed:
         return self.peers.member.is_chief
 
     def step(self, kind: str) -> Callable[[Any], Any]:
-        """Make the model's `train_step` or `test_step` for a batch that all workers have."""
+        """Make the replacement of `train_step` or `test_step`, for a batch that all workers have."""
         by_rows = self._by_rows[kind]
 
         def stepped(data: Any) -> Any:
@@ -191,7 +191,7 @@ class Distributed:
         return tf.nest.pack_sequence_as(logs, self._from_chief.take(variables, tf.nest.flatten(logs)))
 
     def function(self, kind: str) -> Callable[..., None]:
-        """Make the model's `make_train_function` or `make_test_function`, which traces again if a layer must see all rows."""
+        """Make the replacement of `make_train_function` or `make_test_function`, which traces again if a layer must see all rows."""
         make, name = getattr(self.model, f"make_{kind}_function"), f"{kind}_function"
 
         def made(force: bool = False) -> None:
@@ -275,7 +275,7 @@ class Distributed:
             ) from None
 
     def alone(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Make `train_on_batch` or `test_on_batch` with the model's own step, as it was before `distribute`."""
+        """Make the replacement of `train_on_batch` or `test_on_batch`, which uses the model's own step as it was before `distribute`."""
         model, step, made, make = self.model, f"{kind}_step", f"{kind}_function", f"make_{kind}_function"
         own, cached = (getattr(model, step), getattr(model, make)), None
 
@@ -466,7 +466,7 @@ def _mixed(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _distributing(method: Callable[..., Any], /, model: keras.Model, *arguments: Any, **named: Any) -> Any:
-    """Wrap a method of Keras' trainer, which the model's own method may call."""
+    """Call a method of Keras' trainer, distributed if the model is; a model's own method may call it, too."""
     distributed = of(model)
     return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 

@@ -29,7 +29,7 @@ STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-"""Function that starts a process: `subprocess.Popen`, or a replacement in tests."""
+"""Function that starts a process: `subprocess.Popen` or a replacement."""
 
 
 class Standby:

@@ -9,7 +9,7 @@ from control.common.progress_line import Line
 
 
 def each(typed: str, command: str, names: Sequence[str], doing: str) -> list[str]:
-    """Run a command for each run, on the hosts of the `typed` command, with progress text `doing`; return failures by run."""
+    """Run a command for each run, with the inventory variables of the `typed` command and the progress text `doing`; return failures."""
     line, failed = Line(), list[str]()
     with heeding_signals() as ended:
         for number, name in enumerate(names, 1):
