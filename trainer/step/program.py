@@ -26,7 +26,7 @@ class Program(worker_step.Steps):
         """Take a compiled model in a connected cluster whose workers have one device each.
 
         Args:
-            local: the model, the placements of its layers, and what it is fed.
+            local: the model, the placements of its layers, and the specification of its input.
             by_rows: the model's step.
             adds_up: whether the step is a sum over rows, except gradients of repeated rows, which are applied one by one.
         """

@@ -1,8 +1,8 @@
 """Import what a worker needs, wait, then become `python -m trainer ARGUMENTS`: the import takes most of the time of a restart.
 
-A supervisor starts this process beside its worker (`trainer.supervision.child`) and writes to a pipe what it is to become. Until then it
-takes only what processor time is left over, is the first to go when memory is short, has no thread and no device of TensorFlow's, and ends
-with its supervisor. From then on nothing tells it from a process that was started with these arguments, except its command line.
+A supervisor starts this process beside its worker (`trainer.supervision.child`) and later writes the arguments to a pipe. Until then, the
+process uses only spare processor time, is the first to be killed when memory is short, has no threads and devices of TensorFlow, and ends
+with its supervisor. Afterwards, only its command line differs from that of a process that was started with these arguments.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FIRST_TO_GO = 500
 
 
 def main() -> None:
-    """Import, wait, become what the pipe says; end if the supervisor closes it."""
+    """Import, wait, become the worker with the arguments from the pipe; end if the supervisor closes the pipe."""
     line = argparse.ArgumentParser(prog="python -m trainer.supervision.standby_process", description=__doc__)
     line.add_argument("--pipe", type=int, required=True, help="descriptor from which the order comes, as JSON")
     line.add_argument("--parent", type=int, required=True, help="process id of the supervisor")

@@ -279,7 +279,7 @@ def _load(subject: Subject) -> Iterator[Check]:
     average, cores = subject.facts.get("load"), subject.facts["cores"]
     if average is not None and subject.facts.get("cpu_quota") is None:
         value, limit = f"load {average:.1f} on {cores} cores", f"at most {cores / 2:g}"
-        # On the machine where the command is typed, its user knows what runs.
+        # On the machine where the command is typed, the user can see the running programs.
         excused = subject.need.queued or subject.host["address"].startswith("127.")
         level = WARN if average > cores / 2 and not excused else OK
         yield subject.check(level, "load", value, limit, "end what else runs there (top shows it)")

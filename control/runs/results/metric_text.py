@@ -14,7 +14,7 @@ def metric_name(column: str) -> str:
 
 
 def best(best: dict[str, Any] | None, by: str = "a callback") -> str:
-    """The best epoch of a summary, as `12 (validation accuracy 0.8123)`; `-` if there is none. `by`: who restored its weights."""
+    """The best epoch of a summary, as `12 (validation accuracy 0.8123)`; `-` if there is none. `by`: restorer of its weights."""
     if not best:
         return "-"
     values = [f"{Monitor(name, True).label} {value:.4f}" for name, value in best.items() if name not in ("epoch", RESTORED)]

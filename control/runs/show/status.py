@@ -177,7 +177,7 @@ def _called(records: Iterable[LaunchRecord]) -> str:
 def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     """Table of all launched or refused runs, the latest first, with the last known states; empty if there are none.
 
-    `jobs`: what hosts say of their runs.
+    `jobs`: runs that hosts report.
     """
     runs = {RunFolder(path.parent) for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
     records = {run: run.record for run in runs}
@@ -237,7 +237,7 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 def table(run: RunFolder, hosts: Sequence[Host], seen: Sequence[WorkerSeen], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN) -> str:
     """Status of a run: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
-    `jobs`: what the hosts say of their runs.
+    `jobs`: runs that the hosts report.
     """
     by_host, row = {look.host: look for look in seen}, _row if counts else _script_row
     members = _members(seen) or [host.name for host in hosts]

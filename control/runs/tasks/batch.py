@@ -83,7 +83,7 @@ def _batch(plan: Plan, published: Published, wanted: dict[str, Any]) -> tuple[li
 
 
 def _head(leaves: Sequence[Leaf], what: str) -> str:
-    """The first line, which says whether originals are shown beside the values that training sees."""
+    """The first line, with a remark if originals are shown beside the values that training sees."""
     changed = any(original is None or not _same(original, seen) for _, original, seen in leaves)
     return f"{what}, original and as training sees them" if changed else f"{what}; training sees them as they are"
 
