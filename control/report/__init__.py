@@ -1,1 +1,1 @@
-"""The parts of a report: what the files say, sentences, pages, the zip. `control.report.report` puts them together."""
+"""The parts of a report: contents of files, sentences, pages, the zip. `control.report.report` combines them."""

@@ -24,7 +24,7 @@ TABLES = {
 }
 SWEEP_ENDINGS = (".csv", ".json", ".md", ".yml", ".png")
 PACKED = (".keras", ".png")
-"""Already compressed."""
+"""Suffixes of files that are already compressed."""
 UNKNOWN = "its clone names no address that other machines reach"
 
 Content = Path | bytes
@@ -41,9 +41,9 @@ class Parts:
     own: Mapping[str, OwnFiles]
     """The user's files, by run."""
     trainers: Mapping[str, Path | None]
-    """By file name, the trainers that no revision identifies; None for one that is not on this machine."""
+    """Trainers that no revision identifies, by file name; None for a trainer that is not on this machine."""
     address: str | None
-    """Where Lockstep is from."""
+    """Address of Lockstep's repository."""
 
     @classmethod
     def gather(cls, subject: str, runs: Sequence[Run], sweep: Path | None, project: Path, folders: Sequence[Path]) -> "Parts":
@@ -113,7 +113,7 @@ class Parts:
 
 
 def _run_files(run: Run) -> Iterator[Path]:
-    """The existing ones of: tables, TensorBoard's events, the best snapshot."""
+    """Existing files of the run: tables, TensorBoard's events, the best snapshot."""
     paths = [*(run.folder / name for name in TABLES), snapshot_path(run.folder, run.best["epoch"])]
     yield from (path for path in paths if path.is_file())
     for folder in ("logs", "evaluations"):

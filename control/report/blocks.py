@@ -1,4 +1,4 @@
-"""The parts of a report, before it is Markdown or HTML, and the words of its sentences.
+"""The parts of a report, independent of Markdown and HTML, and the words of its sentences.
 
 In sentences, titles and cells a `name` between backticks is code; everything else is text, never markup.
 """
@@ -17,7 +17,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """By which the templates choose: `text`, `table`, ..."""
+        """Kind of the block, by which templates choose: `text`, `table`, ..."""
         return type(self).__name__.lower()
 
 
@@ -43,7 +43,7 @@ class Table(Block):
 
     @property
     def numeric(self) -> list[bool]:
-        """By column: true if all cells are numbers."""
+        """Flags by column: True if all cells are numbers."""
         return [all(NUMBER.fullmatch(row[column]) for row in self.rows) for column in range(len(self.header))]
 
 
@@ -66,7 +66,7 @@ class Command(Block):
 
 @dataclass(frozen=True)
 class Link(Block):
-    """An address, and the words before it."""
+    """An address and the words before it."""
 
     words: str
     address: str
@@ -95,14 +95,14 @@ class File(Block):
 
 @dataclass(frozen=True)
 class Markdown(Block):
-    """Another analysis's Markdown, with its headings moved below the section's and its pictures renamed as in this folder."""
+    """Markdown of another analysis, with headings moved below the section's and pictures renamed as in this folder."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what follows it."""
+    """A heading and its blocks."""
 
     title: str
     blocks: Sequence[Block] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Several runs compared: which model is better, and by how much, and in what else they differ. Pure functions."""
+"""Comparison of several runs: the better model, its lead, and other differences. Pure functions."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ from trainer.rundir.launch_record import LaunchRecord, training
 from trainer.rundir.schemas import VALIDATION
 
 SECTIONS = {"augment": "augmentation", "schedule": "learning rate", "checkpoint": "saved states", "telemetry": "telemetry"}
-"""Sections whose names do not read well in a sentence."""
+"""Words for sections whose names do not read well in a sentence."""
 NONE = "-"
-"""Stands for a setting that a run does not have."""
+"""Placeholder for a setting that a run does not have."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class Comparison:
 
     @property
     def decides(self) -> Monitor | None:
-        """The metric by which the runs are compared: that which decides on the best epoch of each; None if they have no such metric."""
+        """Metric by which the runs are compared: the one that decides on the best epoch of each; None if they share no such metric."""
         decides = self.runs[0].monitor
         return decides if all(run.monitor == decides and decides.metric in run.best for run in self.runs) else None
 
     @cached_property
     def differing(self) -> dict[str, list[str]]:
-        """All differences: name -> its value in each run; settings under their dotted keys, in the configuration's order."""
+        """All differences: name -> value in each run; settings have their dotted keys, in the configuration's order."""
         seen = [_facts(run) for run in self.runs]
         settings = [Settings(run).effective for run in self.runs]
         order = list(configurations.to_dict(configs.Config()))
         keys = sorted(dict.fromkeys(key for one in settings for key in one), key=lambda key: order.index(key.partition(".")[0]))
         rows = {what: [one[what] for one in seen] for what in seen[0]} | {key: [_setting(one, key) for one in settings] for key in keys}
-        # One path may hold two datasets, and two paths one: the digest decides. Requested and finished epochs are
-        # shown once if equal.
+        # The digest decides: one path may hold two datasets at different times, and two paths the same one. Requested and
+        # finished epochs are shown once if equal.
         named = {"data.path", *(["train.epochs"] if rows["train.epochs"] == rows["finished epochs"] else [])}
         return {key: values for key, values in rows.items() if len(set(values)) > 1 and key not in named}
 
@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def beside(self) -> str:
-        """Other differences that keep the runs from being compared by their models alone; every setting counts."""
+        """Sentence on other differences, which prevent a comparison of the models alone; every setting counts."""
         models = "model.name" in self.differing
         others = listed(_names(self.differing))
         if models and others:
@@ -121,7 +121,7 @@ def _shown(decides: Monitor, value: float) -> str:
 
 
 def _of_test(decides: Monitor) -> str:
-    """Name of the same metric among an evaluation's."""
+    """Name of the same metric in an evaluation."""
     return decides.metric.removeprefix(VALIDATION)
 
 
@@ -130,7 +130,7 @@ def _called(decides: Monitor) -> str:
 
 
 def _cost(run: Run, other: Run) -> str:
-    """The better run's cost, as multiples of the other's."""
+    """Text on the better run's cost, as multiples of the other run's."""
     parameters = run.cluster["parameters"]["total"] / other.cluster["parameters"]["total"]
     cost = [f"it has {_times(parameters, 'its parameters', 'as many parameters')}"]
     if run.summary.images_per_s and other.summary.images_per_s:
@@ -141,12 +141,12 @@ def _cost(run: Run, other: Run) -> str:
 
 
 def _times(ratio: float, of: str, equal: str) -> str:
-    """`2.50 times ...`, to two decimals."""
+    """Text on a ratio with two decimals, as `2.50 times ...`."""
     return equal if f"{ratio:.2f}" == "1.00" else f"{ratio:.2f} times {of}"
 
 
 def _row(run: Run, compared: bool) -> list[str]:
-    """The cells of a run; where they aren't `compared`, each value with its metric."""
+    """Cells of a run; unless the runs are `compared`, each value has the name of its metric."""
     decides, test = run.monitor, run.tests.get(run.best["epoch"], {})
 
     def cell(values: Mapping[str, Any], metric: str) -> str:
@@ -169,14 +169,14 @@ def _row(run: Run, compared: bool) -> list[str]:
 
 
 def _names(differing: Mapping[str, Any]) -> list[str]:
-    """Keys of `differing` for a sentence; if methods differ, keys that only one of them reads are left out."""
+    """Keys of `differing` for a sentence; if methods differ, keys that only one method reads are left out."""
     methods = [section for section in ("model", *ONLY_OF) if f"{section}.name" in differing]
     own = {f"{section}.{key}" for section in methods for key in ONLY_OF.get(section, {})}
     return [_name(key) for key in differing if key not in own and not ("model" in methods and key.startswith("model."))]
 
 
 def _name(key: str) -> str:
-    """A dotted key for a sentence: `data.image_size` as `image size`; with the section's name if its last word is too vague."""
+    """A dotted key for a sentence, `data.image_size` as `image size`; the section's name is added if the last word is too vague."""
     section, _, own = key.rpartition(".")
     if own == "name":
         return section

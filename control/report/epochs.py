@@ -1,4 +1,4 @@
-"""How accuracy, or a model's own metrics, changed, which epoch is best, and the results on the test examples. Pure functions.
+"""Course of the accuracy or a model's own metrics, the best epoch, and results on the test examples. Pure functions.
 
 The verdict on a classifier's epochs is that of `control.runs.results.course`.
 """
@@ -21,18 +21,18 @@ RULE = (
     "while the training loss kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
 TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
-"""Choice among epochs with equal best values, as part of a sentence."""
+"""Rule for epochs with equal best values, as part of a sentence."""
 PROMISE = f"The rule: the highest validation accuracy; {TIE}."
 
 
 Row = dict[str, Any]
 """An epoch in history.csv, or its evaluation."""
 Column = tuple[str, Callable[[Row], str]]
-"""Title and cell of a column."""
+"""Title of a column, and the function that makes its cells."""
 
 
 def sections(run: Run, mistakes: Sequence[Block] = ()) -> list[Section]:
-    """Course of the training, best epoch, test examples; `mistakes`: what the best epoch gets wrong."""
+    """Sections on the course of the training, the best epoch and the test examples; `mistakes`: blocks on the best epoch's errors."""
     what = "accuracy and loss" if run.classifies else "the metrics"
     alt = f"Curves of {what} over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked."
     curves = Picture(run.picture("history"), alt)
@@ -51,12 +51,12 @@ def sections(run: Run, mistakes: Sequence[Block] = ()) -> list[Section]:
 
 
 def _middle(run: Run) -> dict[str, Any]:
-    """Row of the middle epoch; the earlier of two."""
+    """Row of the middle epoch; of two middle epochs, the earlier one."""
     return run.history[(len(run.history) - 1) // 2]
 
 
 def course(run: Run) -> list[str]:
-    """How training and validation accuracy changed, and where they were furthest apart."""
+    """Sentences on the change of training and validation accuracy, and on the epoch with the largest gap."""
     if len(run.history) == 1:
         only = f"training accuracy {percent(run.first['accuracy'])}, validation accuracy {percent(run.first['val_accuracy'])}"
         return [f"Only epoch {run.first['epoch']} is finished: {only}. One epoch shows no trend."]
@@ -73,7 +73,7 @@ def course(run: Run) -> list[str]:
 
 
 def _moved(run: Run, what: str, key: str) -> str:
-    """How a value went from the first to the last epoch; via the middle one if it lies between them."""
+    """Text on a value from the first to the last epoch; via the middle epoch if one lies between."""
     rows = [run.first, *([_middle(run)] if len(run.history) > 2 else []), run.last]
     at = [f"{percent(row[key])} (epoch {row['epoch']})" for row in rows]
     first, last = run.first[key], run.last[key]
@@ -99,7 +99,7 @@ def overfitting(run: Run) -> str:
 
 
 def _promising(run: Run) -> list[str]:
-    """The best epoch, its lead over the last and the next best, and how much of it may be chance."""
+    """Sentences on the best epoch, its lead over the last and the next best, and the part of the lead that may be chance."""
     best, others = run.best, [row for row in run.history if row is not run.best]
     sentences = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
     if not others:
@@ -139,9 +139,9 @@ def _advice(run: Run) -> str:
 
 
 def margin(accuracy: float, images: int) -> float:
-    """Difference of two accuracies (shares) below which chance may explain it: two standard errors of a difference.
+    """Difference of two accuracies (shares) that chance may explain: two standard errors of a difference.
 
-    Binomial, with separate images for each accuracy; on the same images chance explains less, so this is on the safe side.
+    Binomial, with separate images for each accuracy; on the same images, chance explains less, so this errs on the safe side.
     """
     return 2 * math.sqrt(2 * accuracy * (1 - accuracy) / images)
 
@@ -164,7 +164,7 @@ def _table(run: Run) -> Table:
 
 
 def _table_of(caption: str, rows: Sequence[Row], marks: Mapping[int, str], columns: Sequence[Column]) -> Table:
-    """One row per epoch: its number, its marks, and these columns."""
+    """Table with one row per epoch: its number, its marks, and these columns."""
     cells = [[str(row["epoch"]), marks[row["epoch"]], *(cell(row) for _, cell in columns)] for row in rows]
     return Table(caption, ["epoch", "which", *(title for title, _ in columns)], cells)
 
@@ -191,7 +191,7 @@ def _test_rows(run: Run) -> list[Row]:
 
 
 def _tested(run: Run) -> list[Block]:
-    """Test results of the first, best and last epoch, and what is missing."""
+    """Test results of the first, best and last epoch, and the missing ones."""
     if not run.cluster["dataset"]["test"]:
         return [Text([f"The dataset has no test {run.noun}s."])]
     results, missing = _test_sentences(run), _untested(run)
@@ -257,7 +257,7 @@ def short(run: Run) -> list[str]:
 
 
 def _course_of_metrics(run: Run) -> list[str]:
-    """Each metric's first and last value, with that on the validation examples."""
+    """Each metric's first and last value on the training and validation examples."""
     values = metric_values(run.last)
     sentences = []
     for name in [name for name in values if not name.startswith(VALIDATION)]:

@@ -32,16 +32,16 @@ class Run:
     cluster: dict[str, Any]
     summary: Summary
     history: list[dict[str, Any]]
-    """Rows of history.csv, at least one; only those with a validation, if there are any."""
+    """Rows of history.csv, at least one; if any row has a validation, only those that have one."""
     tests: dict[int, dict[str, Any]]
-    """By epoch: the newest row of evaluations.csv on the test images."""
+    """Newest row of evaluations.csv on the test images, by epoch."""
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
         """Read a run directory.
 
         Raises:
-            LockstepError: it never started, or no epoch is finished.
+            LockstepError: the run never started, or has no finished epoch.
         """
         name, cluster = folder.name, folder / "cluster.json"
         if not cluster.is_file():
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def reduction(self) -> str:
-        """How gradients were sent; runs from before this was recorded have it in their configuration."""
+        """Reduction of the gradients; older runs, without a record of it, have it in their configuration."""
         return str((self.summary.reduction or self.config["reduction"])["name"])
 
     @property
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def marked(self) -> dict[int, str]:
-        """Epochs that a report covers: epoch -> `first`, `best`, `last`, or several of these."""
+        """Epochs that a report covers: epoch -> `first`, `best` or `last`, or several of these marks."""
         rows = (self.first, self.best, self.last)
         epochs = sorted({row["epoch"] for row in rows})
         return {epoch: ", ".join(mark for mark, row in zip(MARKS, rows, strict=True) if row["epoch"] == epoch) for epoch in epochs}
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """Everything about the best epoch's test; empty unless it is the evaluation in `tests`."""
+        """Complete evaluation of the best epoch; empty unless it is the one in `tests`."""
         epoch = self.best["epoch"]
         path = record_path(self.folder / "evaluate", epoch)
         if epoch not in self.tests or not path.is_file():
@@ -161,19 +161,19 @@ class Run:
 
     @property
     def revision(self) -> str:
-        """The code that trained, in words."""
+        """Text on the code that trained."""
         known = self.cluster.get("revision")
         dirty = " with changes that were not committed" if known and known.endswith("+") else ""
         return f"git revision {code(known.rstrip('+'))}{dirty}" if known else "a copy outside git"
 
     @property
     def step_medians(self) -> dict[str, dict[str, float]]:
-        """By host, in the order of rank: milliseconds of each phase; hosts without profiled steps are left out."""
+        """Milliseconds of each phase, by host in the order of rank; hosts without profiled steps are left out."""
         by_host = step_profile.medians(step_profile.read_profiles(self.folder))
         return {host["name"]: by_host[host["name"]] for host in self.cluster["hosts"] if host["name"] in by_host}
 
     def picture(self, kind: str) -> str:
-        """Name of a picture of the run beside the report; with no `-` in the kind, no two have the same."""
+        """Name of a picture of the run beside the report; unique if the kind has no `-`."""
         return f"pictures/{kind}-{self.name}.png"
 
 

@@ -15,7 +15,7 @@ MOST_ROWS, LONGEST_NAME = 100, 30
 
 
 def draw(run: Run, into: Path) -> None:
-    """Copy the pictures that evaluate.yml drew, and draw the examples that the best epoch takes for another class, into a folder."""
+    """Copy evaluate.yml's pictures into a folder, and draw the examples that the best epoch misclassifies."""
     for key, path in drawn(run).items():
         shutil.copyfile(path, into / run.picture(key))
     for key, output in evaluations.keyed(run.evaluation or {"outputs": []}).items():
@@ -40,7 +40,7 @@ def _files(run: Run, key: str, output: dict[str, Any]) -> Iterator[tuple[str, di
 
 
 def _draw_example(picture: dict[str, Any], path: Path) -> None:
-    """Write an example, as `worker_files` reads it, as a PNG file."""
+    """Write an example, in the form that `worker_files` returns, as a PNG file."""
     from PIL import Image
 
     height, width, channels = picture["shape"]
@@ -49,10 +49,10 @@ def _draw_example(picture: dict[str, Any], path: Path) -> None:
 
 
 def blocks(run: Run) -> list[Block]:
-    """Pictures and tables, and what has neither; empty if the epoch was not evaluated."""
+    """Blocks of pictures and tables, with a line on outputs that have neither; empty if the epoch was not evaluated."""
     evaluation, pictures = run.evaluation or {"outputs": []}, drawn(run)
     outputs = evaluations.keyed(evaluation)
-    # A picture outlives the numbers that it was drawn from.
+    # A picture may outlive the numbers from which it was drawn.
     alone: list[Block] = [_picture(run, key) for key in pictures if key not in outputs]
     every = [block for key, output in outputs.items() for block in _of_output(run, key, output, key in pictures)]
     lines = [f"{plain(line)}." for line in evaluations.unknown(evaluation)]

@@ -1,4 +1,4 @@
-"""The user's own files of a run, as files: model, callbacks, dataset, `augment`, and the modules that they import."""
+"""The user's own files of a run: model, callbacks, dataset, `augment`, and the modules that they import."""
 
 import datetime
 from collections.abc import Iterator, Mapping
@@ -26,19 +26,19 @@ class OwnFile:
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """All of a run's, by name relative to their folder."""
+    """All own files of a run, by name relative to their folder."""
 
     folder: str
-    """Folder of these in the zip, with its slash."""
+    """Folder of the files in the zip, with a trailing slash."""
     files: Mapping[str, OwnFile]
     dataset: str
-    """The dataset's function among them, as NAME:FUNCTION; empty if there is none."""
+    """The dataset's function in these files, as NAME:FUNCTION; empty if there is none."""
     missing: str
-    """Why the dataset's file is not among them; empty if it is, or if there is none."""
+    """Reason why the dataset's file is missing; empty if it is included, or if there is none."""
 
     @classmethod
     def of(cls, run: Run, folder: str = "code/") -> "OwnFiles":
-        """A run's own files: the texts that trained, from its config.yml; the dataset's, which is not recorded there, as it is now."""
+        """Collect a run's own files: from config.yml, as they were in training; the dataset's, which is not recorded, as it is now."""
         functions = dict(_recorded(run.config))
         described = {what: f"{what}: {function.name}" for what, function in functions.items()}
         missing = ""
@@ -54,7 +54,7 @@ class OwnFiles:
 
 
 def _recorded(config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
-    """Yield each function of a configuration, after its purpose."""
+    """Yield the purpose and the function of each recorded file in a configuration."""
     sections = (("model", config), ("callbacks", config.get("train")), ("augment", config.get("data")))
     for what, section in sections:
         entry = section.get(what) if isinstance(section, Mapping) else None
@@ -63,13 +63,13 @@ def _recorded(config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
 
 
 def _dataset(config: Mapping[str, Any]) -> Function | None:
-    """The function that is the dataset, from its file as it is now; ConfigError if that is gone."""
+    """The dataset's function, from its file as it is now; ConfigError if the file is gone."""
     data = config.get("data") or {}
     return user_files.find("dataset", str(data["path"])) if data.get("source") == "own" else None
 
 
 def _since(run: Run, function: Function) -> str:
-    """Words on whether any of a function's files was written after the run began."""
+    """Remark on a function's files that were written after the run began."""
     begun = datetime.datetime.fromisoformat(run.cluster["created_at"]).timestamp()
     path = Path(str(function.path))
     changed = any(one.stat().st_mtime > begun for one in (path, *(path.parent / name for name in function.modules)) if one.is_file())
@@ -77,7 +77,7 @@ def _since(run: Run, function: Function) -> str:
 
 
 def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, OwnFile], dict[str, str]]:
-    """The files by name, and each function's; a function whose files differ from others of their names has a folder of its own."""
+    """The files by name, and by function; if names clash with different files, a function's files get a separate folder."""
     files: dict[str, OwnFile] = {}
     names: dict[str, str] = {}
     for what, function in functions.items():
@@ -92,7 +92,7 @@ def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> t
 
 
 def _safe(name: str) -> str:
-    """A relative path with the same look that stays in its folder and that every machine can write."""
+    """A similar relative path that stays in its folder and that every machine can write."""
     parts = (_safe_part(part) for part in PurePosixPath(name.replace("\\", "/")).parts)
     return "/".join(part for part in parts if part) or "_"
 

@@ -21,11 +21,11 @@ PNG = "data:image/png;base64,"
 
 @dataclass(frozen=True)
 class Report:
-    """The content of both forms."""
+    """The content of a report, for both forms."""
 
     title: str
     author: str
-    """Who hands it in; empty if nobody is named."""
+    """Name of the author; empty if nobody is named."""
     short: Sequence[str]
     """The summary, in a few sentences."""
     sections: Sequence[Section]
@@ -76,7 +76,7 @@ class Renderer:
 
 
 def _spans(text: str) -> Iterator[tuple[bool, str]]:
-    """The parts of a sentence: whether each is code, and its words. An unpaired backtick is text."""
+    """Parts of a sentence as pairs: True for code, and the words. An unpaired backtick is text."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         parts[-2:] = ["`".join(parts[-2:])]
@@ -86,7 +86,7 @@ def _spans(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown shows literally: without emphasis, links, tables or tags."""
+    """The text with escapes, so that Markdown shows it literally: without emphasis, links, tables or tags."""
     return SPECIAL.sub(r"\\\1", text.replace("&", "&amp;").replace("`", "'"))
 
 

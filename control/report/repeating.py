@@ -1,4 +1,4 @@
-"""How to train a run again, here and on another machine: Lockstep's revision, where it is from, and the commands."""
+"""Instructions to train a run again, here and on another machine: Lockstep's revision and address, and the commands."""
 
 import re
 import shlex
@@ -12,11 +12,11 @@ from control.report.facts import Run
 from control.report.own_files import OwnFiles
 
 SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s'\"]+")
-"""An address as `git@github.com:owner/name.git`."""
+"""Pattern of an address such as `git@github.com:owner/name.git`."""
 
 
 def address(project: Path) -> str | None:
-    """Where others get this project: what pyproject.toml names, else the clone's remote; None if neither leaves this machine."""
+    """Public address of this project: from pyproject.toml, else the clone's remote; None if neither is reachable from elsewhere."""
     file = project / "pyproject.toml"
     named = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("urls", {}) if file.is_file() else {}
     every = {name.lower(): url for name, url in named.items()}
@@ -25,7 +25,7 @@ def address(project: Path) -> str | None:
 
 
 def _remote(project: Path) -> str:
-    # Without this, the remote of a repository around the folder would be named.
+    # Without this option, git would name the remote of a repository that contains the folder.
     if not (project / ".git").exists():
         return ""
     try:
@@ -37,7 +37,7 @@ def _remote(project: Path) -> str:
 
 
 def _public(url: str) -> str | None:
-    """An address without a name and password for the web; None unless another machine could use it."""
+    """An address for the web without name and password; None if another machine could not use it."""
     if not url.isprintable() or " " in url:
         return None
     if SCP.fullmatch(url):
@@ -53,8 +53,8 @@ def _public(url: str) -> str | None:
 
 
 def section(run: Run, subject: str, where: str | None, own: OwnFiles) -> Section:
-    """The commands that train a run again, with the zip `subject` elsewhere; `where` is Lockstep's `address`."""
-    # The record is of the last launch.
+    """Section with the commands that train a run again; elsewhere they use the zip `subject`. `where` is Lockstep's `address`."""
+    # The record belongs to the last launch.
     began = "It was last continued" if run.summary.restarts else "It began"
     again = f"{began} at {moment(run.cluster['created_at'])} with the code of {run.revision}. The same training again, under a new name:"
     elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"

@@ -1,4 +1,4 @@
-"""The report of a run, or of several compared: README.md, index.html, pictures and one zip, from the runs' files.
+"""The report of one run, or of several in comparison: README.md, index.html, pictures and one zip, from the runs' files.
 
 Every sentence with a figure comes from a file; if one is missing, the sentence names it and the command that makes it. The
 same files give the same report, byte for byte.
@@ -25,7 +25,7 @@ from trainer.config.schema import Report as Heading
 COMPARED = "pictures/compare.png"
 _PICTURES = ("history-*.png", "compare*.png", "split-*.png", "confusion[-_]*.png", "errors[-_]*.png", "sweep-*.png")
 OURS = (*_PICTURES, *(f"pictures/{name}" for name in _PICTURES), "misclassified/*/[0-9]*.png", "misclassified/*/confusion_*.png")
-"""Pictures that an earlier report, which may have had them beside its pages, may have left in the folder."""
+"""Pictures that an earlier report may have left in the folder, perhaps beside its pages."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Request:
     """The parts of a report."""
 
     runs: Sequence[Run]
-    """The report is stored in the first one's folder; without runs, in the sweep's."""
+    """The runs; the report is stored in the first one's folder or, without runs, in the sweep's."""
     sweep: Path | None
     """Folder of a sweep whose analysis is included; required if there is no run."""
     project: Path
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def subject(self) -> Path:
-        """Folder of the run or sweep that the report is filed under."""
+        """Folder of the run or sweep to which the report belongs."""
         if self.runs:
             return self.runs[0].folder
         assert self.sweep is not None
@@ -55,7 +55,7 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """Where the report goes."""
+        """Folder of the report."""
         return self.subject / "report"
 
     @property
@@ -74,7 +74,7 @@ class Request:
         write_zip(into / f"{parts.subject}.zip", parts.entries(into))
 
     def _draw(self, into: Path) -> None:
-        """Draw the pictures, and copy those drawn by other commands."""
+        """Draw the pictures, and copy those that other commands have drawn."""
         (into / "pictures").mkdir()
         for run in self.runs:
             run_plots.history(run.history, into / run.picture("history"), run.monitor)

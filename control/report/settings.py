@@ -1,4 +1,4 @@
-"""A run's configuration in words.
+"""Texts on a run's configuration.
 
 A key without effect is left out: `adam` has no momentum, whatever the file says.
 """
@@ -20,12 +20,12 @@ ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {
         "dtype": ("powersgd", "half"),
     },
 }
-"""Keys of a section that only some of its methods (its `_name`) read."""
+"""Keys that only some methods of a section (values of its `name`) read."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A run's settings, in words."""
+    """Texts on a run's settings."""
 
     run: Run
 
@@ -38,7 +38,7 @@ class Settings:
                 continue
             given = self.run.config.get(section, default)
             if isinstance(default, dict) and isinstance(given, dict):
-                # A model's options are its own: another model's defaults do not apply.
+                # A model has its own options, so another model's defaults do not apply.
                 values = given if section == "model" else {**default, **given}
                 every |= {f"{section}.{key}": value for key, value in values.items() if self._read(section, key)}
             else:
@@ -65,7 +65,7 @@ class Settings:
         return f"{code(method)} with {listed([f'learning rate {rate:g}', *parts])}{self._schedule()}"
 
     def _schedule(self) -> str:
-        """How the learning rate changed; empty if it did not."""
+        """Text on the change of the learning rate; empty if it was constant."""
         given = self.effective
         parts = [f"scaled with the number of workers ({given['schedule.scaling']})"] if given["schedule.scaling"] != "none" else []
         if given["schedule.warmup_epochs"]:
@@ -79,7 +79,7 @@ class Settings:
 
     @property
     def augmentation(self) -> str:
-        """How training images were augmented."""
+        """Text on the augmentation of training images."""
         given = {key.partition(".")[2]: value for key, value in self.effective.items() if key.startswith("augment.")}
         parts = [f"cut out at random after padding by {count(given['crop'], 'pixel')}"] if given["crop"] else []
         parts += ["mirrored at random"] if given["flip"] else []
@@ -93,14 +93,14 @@ class Settings:
 
     @property
     def reduction(self) -> str:
-        """How gradients were summed, and who chose it."""
+        """Text on the reduction of gradients, and on the origin of that choice."""
         run = self.run
         chosen = " (chosen by `auto`)" if (run.config.get("reduction") or {}).get("name") == "auto" and run.reduction != "auto" else ""
         return f"gradients were reduced by {code(run.reduction)}{chosen}"
 
     @property
     def passes(self) -> str:
-        """How much of the training images an epoch covered; empty if each exactly once."""
+        """Text on the share of the training images in an epoch; empty if an epoch covered each image exactly once."""
         counts = self.run.cluster["counts"]
         seen, images = counts["steps_per_epoch"] * counts["global_batch"], counts["train_images"]
         if 0 <= seen - images < counts["global_batch"]:

@@ -59,7 +59,7 @@ def _without_title(markdown: str) -> str:
 
 
 def _demoted(markdown: str, level: int) -> str:
-    """Markdown with its highest headings moved to `level` and the others with them; code fences are left alone."""
+    """Markdown with its highest headings moved to `level`, and lower headings accordingly; code fences stay unchanged."""
     lines, fenced, headings = markdown.splitlines(), False, []
     for number, line in enumerate(lines):
         if line.startswith(FENCE):

@@ -20,7 +20,7 @@ from trainer.rundir.launch_record import LaunchRecord, training
 
 SHOWN_CLASSES = 20
 LONGEST_FILE = 50_000
-"""Characters of a file that a page shows; the zip has longer ones, too."""
+"""Most characters of a file that a page shows; the zip also has longer files."""
 
 
 def sections(run: Run) -> list[Section]:
@@ -40,7 +40,7 @@ def configuration(run: Run, own: OwnFiles) -> list[Section]:
 
 
 def _without_code(value: Any) -> Any:
-    """A configuration, or a value in one, in which a word replaces the texts of the user's files."""
+    """A configuration, or a value in it, with a word in place of the texts of the user's files."""
     if not isinstance(value, dict):
         return value
     is_code = "source" in value and "function" in value
@@ -106,7 +106,7 @@ def _failure(summary: Summary) -> list[str]:
 
 
 def _time(summary: Summary, noun: str) -> list[str]:
-    """Training time of all launches, and the duration of the last by the clock of the machine where Enter was pressed."""
+    """Text on the training time of all launches, and the duration of the last by the clock of the machine where Enter was pressed."""
     if not summary.seconds_training:
         return []
     rate = f", at {summary.images_per_s:,.0f} {noun}s/s in training steps" if summary.images_per_s else ""
@@ -130,7 +130,7 @@ def _weights(summary: Summary) -> list[str]:
 
 
 def _place(run: Run) -> str:
-    """Where it trained: `5 hosts`, or `2 workers of one machine`."""
+    """Text on the place of the training: `5 hosts`, or `2 workers of one machine`."""
     hosts = run.cluster["hosts"]
     return f"{len(training(LaunchRecord.of(run.cluster).hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
 
@@ -162,7 +162,7 @@ def _host(host: dict[str, Any]) -> list[str]:
 
 
 def short(run: Run) -> str:
-    """The run in one sentence."""
+    """One sentence on the run."""
     seconds = run.summary.seconds_training
     took = f" in {spent(seconds)} of training" if seconds else ""
     state = run.summary.state or "no outcome recorded"
@@ -174,7 +174,7 @@ def short(run: Run) -> str:
 
 
 def _restored(run: Run) -> str:
-    """Whose weights the best epoch has, if a callback restored them."""
+    """Text on the origin of the best epoch's weights, if a callback restored them."""
     if RESTORED not in run.best:
         return ""
     epoch, by = run.best[RESTORED], plain(run.summary.restored_by)

@@ -1,4 +1,4 @@
-"""Resolution of `reduction.name: auto` on a cluster: measured once, before training, and kept."""
+"""Resolution of `reduction.name: auto` on a cluster: measured once before training, and kept."""
 
 import dataclasses
 import functools
@@ -35,11 +35,10 @@ def resolve(
     kept: EarlierChoice | None = None,
     scaled: bool = False,
 ) -> tuple[Reduction, Choice]:
-    """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
+    """The reduction of a run, with a name other than `auto`, and the reason; equal on all workers.
 
-    `before` is the method that a resumed run began with; `own_seconds` measures a forward and backward pass on this worker;
-    `kept` are earlier measurements for this model on these hosts, the same on all workers; `scaled` as `unmeasured`. The cluster is
-    connected.
+    `before` is the method with which a resumed run began; `own_seconds` measures a forward and backward pass on this worker; `kept` are
+    earlier measurements for this model on these hosts, equal on all workers; for `scaled` see `unmeasured`. The cluster is connected.
     """
     traffic, settled = GradientTraffic(asked, shapes), unmeasured(asked, cluster.member.hosts, before, kept, scaled)
     if cluster.member.workers == 1:
@@ -60,7 +59,7 @@ def _slowest(cluster: Cluster, seconds: float) -> float:
 
 
 def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], batch: Batch) -> float:
-    """Seconds of one forward and backward pass on this worker: the shortest of a few rounds after the first, which traces."""
+    """Seconds of one forward and backward pass on this worker: the shortest of a few rounds, without the first, which traces."""
     blank = batch.at(0)
 
     def work() -> None:
@@ -71,10 +70,10 @@ def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], 
 
 
 def overhead_seconds(profiled_call: Callable[..., Any], spec: Spec) -> float:
-    """Seconds of a step's compression and update on this worker. All workers call it at once, and restore the weights afterwards."""
+    """Seconds of a step's compression and update on this worker. All workers call this at once, and restore the weights afterwards."""
     batch = batch_arrays.blank(spec)
     profiles = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
-    # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.
+    # The mean, not the shortest time: a host with a fraction of a CPU computes in bursts.
     return statistics.fmean(parts["compression"] + parts["apply"] for parts in profiles if parts is not None)
 
 

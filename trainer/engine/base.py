@@ -1,4 +1,4 @@
-"""Base of what trains a run's model: its traced calls, and the state that they change; Keras' own `fit` calls them."""
+"""Base of the engines that train a run's model: traced calls, and the state that they change; Keras' own `fit` calls them."""
 
 import contextlib
 import functools
@@ -26,13 +26,13 @@ from trainer.user_code.callbacks import Callbacks, Loop
 
 
 class Engine:
-    """The calls that train a model, and validate it."""
+    """The calls that train and validate a model."""
 
     _drawn: list[np.ndarray] | None = None
-    """By how much a batch of the validation moves each random generator; None: not known yet."""
+    """Steps by which a validation batch advances each random generator; None: not known yet."""
 
     _others: Sequence[tf.Variable] = ()
-    """Variables of a compiled model's own code that Keras does not know."""
+    """Variables of a compiled model's own code that Keras does not track."""
     _takes_one = True
     """True if a step can be tried on a single example."""
 
@@ -40,26 +40,26 @@ class Engine:
         """Trace nothing yet.
 
         Args:
-            job: of the run.
-            steps: of the model, whose cluster is connected.
-            choice: of how gradients are sent.
-            shares: each worker's part of a step, by rank.
+            job: the run's job.
+            steps: the model's steps; their cluster is connected.
+            choice: the chosen reduction.
+            shares: each worker's share of a step, by rank.
         """
         config = job.config
         self.steps, self.model, self.choice, self.shares = steps, steps.local.model, choice, list(shares)
         self.memory, self.feeds_all, self.from_chief = steps.memory, steps.feeds_all, steps.from_chief
         self.warmup = config.reduction.warmup_steps if steps.memory else 0
-        """How many of the run's first steps send uncompressed."""
+        """Number of the run's first steps that send uncompressed gradients."""
         self._in_a_call, self._cluster = config.train.steps_per_call, steps.local.cluster
         self._test_logs = None if steps.logs is None else keras_metrics.StepLogs()
         self._test_call = worker_step.make_test_call(steps.local, self._test_logs)
         self._make_calls()
         self.profile_every = config.telemetry.profile_every if self.profiled_call else 0
-        """Every how many steps one is profiled; 0: none."""
+        """Number of steps per profiled step; 0: none is profiled."""
         job.metrics.record("reduction", name=choice.name, why=choice.why, measured=choice.measured)
 
     def _make_calls(self) -> None:
-        """Make the calls that train, which are traced when they are called first."""
+        """Make the calls that train; each is traced at its first use."""
         self._train_call, self.profiled_call = worker_step.make_train_call(self.steps), self.steps.profiled()
         self._warmup_call = worker_step.make_train_call(self.steps.uncompressed) if self.warmup else self._train_call
 
@@ -70,7 +70,7 @@ class Engine:
 
     @property
     def variables(self) -> list[Any]:
-        """Variables that training changes and a state holds, known once the step is traced."""
+        """Variables that training changes and a state stores; known once the step is traced."""
         return [*self.steps.variables, *self._others]
 
     @functools.cached_property
@@ -80,11 +80,11 @@ class Engine:
 
     @property
     def rate(self) -> float | None:
-        """The current learning rate of a compiled model's own optimizer; None: each step is given one."""
+        """Current learning rate of a compiled model's own optimizer; None if each step receives its rate."""
         return self.steps.rate
 
     def trace(self) -> None:
-        """Prepare all calls without a trace in the weights, so that no step waits for tracing or connections."""
+        """Prepare all calls without changing the weights, so that no step waits for tracing or connections."""
         while True:
             try:
                 for call in self._training_calls:
@@ -97,26 +97,26 @@ class Engine:
         self._others = [] if self.steps.local.placements is None else self._unknown()
         if self.steps.undoable:
             self._try(*self._training_calls)
-        # After the first call, unless that call could be profiled itself.
+        # It follows the first call, unless that call may itself be profiled.
         if self.profile_every <= self._in_a_call:
             self.trace_profiled()
 
     def _unknown(self) -> list[tf.Variable]:
-        """Variables of the traced step that are none of the model, its metrics or its optimizers."""
+        """Variables of the traced step that do not belong to the model, its metrics or its optimizers."""
         known = [*self.model.variables, *CompiledModel(self.model).metric_states]
         mine = {id(one) for one in [*(variable.value for variable in known), *self.steps.variables, *self.memory]}
         traced = self._train_call.get_concrete_function()
-        # The function's own list has another order in each process.
+        # The order of the function's own list differs between processes.
         places = {id(captured): place for place, captured in enumerate(traced.captured_inputs)}
         return sorted((one for one in traced.variables if id(one) not in mine), key=lambda one: places[id(one.handle)])
 
     def trace_profiled(self) -> None:
-        """Trace what profiles a step, if it is not yet."""
+        """Trace the profiled call, if it is not traced yet."""
         if self.profile_every and self.profiled_call and not self.profiled_call.traced:
             self._try(self.profiled_call)
 
     def _try(self, *calls: Callable[..., Any]) -> None:
-        """Run calls with one blank example, and undo them. A step may need more rows, or an even number: then its first one is slower."""
+        """Run calls with one blank example, and undo them. A step that needs more rows, or an even number, is slower at its first call."""
         if self._takes_one:
             try:
                 with self.undone() as (blank, rate):
@@ -127,7 +127,7 @@ class Engine:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Undo the steps run inside: restore everything that training changes. Yields what a step of one blank example takes."""
+        """Undo the steps in the context: restore everything that training changes. Yields the input of a step with one blank example."""
         changed = [*self.variables, *self.memory]
         before = [np.array(variable.numpy()) for variable in changed]
         try:
@@ -137,7 +137,7 @@ class Engine:
                 variable.assign(value)
 
     def follow_chief(self) -> bool:
-        """Let all workers take the chief's weights after each step from now on, False if they can't, or do; all call it at once."""
+        """Let all workers take the chief's weights after each later step; False if they can't or already do. All call this at once."""
         begins = self.from_chief.begin()
         if begins:
             self._make_calls()
@@ -150,7 +150,7 @@ class Engine:
 
     @functools.cached_property
     def validates_in_order(self) -> bool:
-        """True if a batch of the validation may depend on earlier batches, as where a loss keeps a moving mean."""
+        """True if a validation batch may depend on earlier batches, for example if a loss keeps a moving mean."""
         return self.steps.local.placements is not None and bool(CompiledModel(self.model).kept_by_losses)
 
     @functools.cached_property
@@ -159,11 +159,11 @@ class Engine:
         return CompiledModel(self.model).validates(batch_arrays.data_signature(self.steps.local.validated or self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
-        """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""
+        """Load the user's callbacks; `given` is `train.callbacks`, `steps` the number of steps per epoch."""
         return Callbacks(given, self.model, epochs, steps, is_chief)
 
     def load(self, path: Path, given: dict[str, str], train: Train) -> list[str]:
-        """Load initial weights from a file, as `initial.load`; return the layers that keep their own."""
+        """Load initial weights from a file with `initial.load`; return the layers that keep their own weights."""
         left = starting_weights.load(self.model, path, given, train.skip_mismatch, train.weights_by_name, train.optimizer_state)
         for optimizer in [] if train.optimizer_state else self.steps.optimizers:
             starting_weights.begin_again(optimizer)
@@ -171,7 +171,7 @@ class Engine:
 
     @property
     def averages(self) -> bool:
-        """True if `fit` puts a moving average in the place of the weights at its end."""
+        """True if `fit` replaces the weights by a moving average at its end."""
         optimizer = inner(self.model.optimizer)
         return isinstance(optimizer, keras.optimizers.Optimizer) and bool(optimizer.use_ema)
 
@@ -184,10 +184,10 @@ class Engine:
         return [variable.numpy() for variable in variables]
 
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[StepSums, dict[str, float] | None]:
-        """Run the steps of a call, the first of which is `number` of the run.
+        """Run the steps of a call; the first one has `number` in the run.
 
         Returns:
-            Sums of those that have ended since, and the seconds of the parts of a profiled step.
+            Sums of the steps that have ended since the last call, and the seconds of a profiled step's parts.
         """
         if call.taken_apart and self.profiled_call:
             table, seconds = self.profiled_call(batch, rates)
@@ -196,17 +196,17 @@ class Engine:
         return StepSums(train(batch, rates).numpy()), None
 
     def settle(self) -> list[np.ndarray]:
-        """Wait for all steps that `train` has begun; the sums of those that it did not return, as of `StepSums.table`, in any number."""
+        """Wait for all steps that `train` has begun; return the sums that it has not returned, as tables of `StepSums`, in any number."""
         return []
 
     def record(self, epoch: int) -> None:
-        """Record what is to be known of the steps of an epoch."""
+        """Record the engine's own facts on the steps of an epoch."""
 
     def offer(self, epoch: int) -> None:
-        """Let the hosts that only evaluate have the snapshot of an epoch."""
+        """Offer the snapshot of an epoch to the hosts that only evaluate."""
 
     def evaluated(self, over: Callable[[], bool]) -> list[int]:  # noqa: ARG002
-        """Wait for those hosts, until it is `over`; the epochs that they have not evaluated then."""
+        """Wait for the hosts that only evaluate, until `over`; return the epochs that they have not evaluated."""
         return []
 
     @functools.cached_property
@@ -223,9 +223,9 @@ class Engine:
         return keras_metrics.Results(self.model, self._test_logs)
 
     def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], last: int, earlier: np.ndarray | None = None) -> np.ndarray:
-        """The sums of the metrics' states over batches, each with its number; each draws what it would draw after those before it.
+        """Sums of the metrics' states over numbered batches; each batch draws the random numbers that follow those of earlier batches.
 
-        What is no metric follows: of batch number `last`, after those of `earlier` sums and the others here; or zeros.
+        Values other than metrics follow: those of batch number `last`, after the `earlier` sums and the other batches here, or zeros.
         """
         metrics, before = CompiledModel(self.model).metric_size, self._seeds()
         sums = np.zeros(self.validation_results.size)
@@ -248,11 +248,11 @@ class Engine:
         return sums
 
     def _note_drawn(self, before: Sequence[np.ndarray]) -> None:
-        """Note what a batch drew, which is the same for all."""
+        """Note the number of a batch's random draws, which is equal for all batches."""
         self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
 
     def validated(self, cluster: ArrayGroup, batches: int) -> None:
-        """All batches of a validation were drawn for, each by some worker; all workers call it."""
+        """Advance the random generators past all batches of a validation, each evaluated by some worker; all workers call this."""
         if self.seeds:
             drawn = np.concatenate(self._drawn or [0 * value for value in self._seeds()]).astype(np.int32)
             most = cluster.gather(drawn).max(axis=0)
@@ -263,6 +263,6 @@ class Engine:
         return [variable.numpy() for variable in self.seeds]
 
     def test(self, data: tuple[Any, ...]) -> np.ndarray:
-        """The sums of the metrics' states over a batch, then what is no metric."""
+        """Sums of the metrics' states over a batch, then the values that are no metrics."""
         sums: np.ndarray = self._cluster.local(self._test_call(data)).numpy()
         return sums

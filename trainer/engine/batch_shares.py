@@ -1,4 +1,4 @@
-"""How many images of a step each worker takes, so that all finish at the same time.
+"""Division of a step's images over the workers, so that all finish at the same time.
 
 A worker's step takes a fixed time (compression, update, a part of the forward and backward pass) plus a time per image.
 Both are measured before training, unless the sizes are given.
@@ -29,11 +29,11 @@ def shares(
     seconds: Callable[[int], float],
     overhead: Callable[[], float],
 ) -> tuple[list[int], bool]:
-    """Each worker's relative share of a step, the same list on all workers; and whether it was measured just now.
+    """Each worker's relative share of a step, equal on all workers, and whether it was measured just now.
 
-    Of the lists in `before`, measured earlier, the first one for this number of workers is used. `seconds` measures a forward
-    and backward pass over N images on this worker, `overhead` the rest of a step, without waiting for others.
-    ConfigError as `given`.
+    The first list in `before`, measured earlier, that has this number of workers is used. `seconds` measures a forward and
+    backward pass over N images on this worker, `overhead` the rest of a step, without waiting for others. Raises
+    ConfigError as `given` does.
     """
     workers = cluster.member.workers
     fixed = given(train, workers)
@@ -46,7 +46,7 @@ def shares(
 
 
 def given(train: Train, workers: int) -> list[int] | None:
-    """The shares, None if they must be measured; ConfigError if the list's length differs from the number of workers."""
+    """The configured shares, None if they must be measured; ConfigError if their number differs from the number of workers."""
     if train.batch_sizes is None or workers == 1:
         return [1] * workers
     if isinstance(train.batch_sizes, str):
@@ -68,21 +68,21 @@ def _measured(cluster: "Cluster", batch: int, seconds: Callable[[int], float], o
 
 
 def _line(small: int, first: float, large: int, second: float) -> tuple[float, float]:
-    """Fixed seconds and seconds per image from two measurements; if noise makes either negative, all time counts per image."""
+    """Fixed seconds and seconds per image, from two measurements; if noise makes either negative, all time counts per image."""
     an_image = (second - first) / (large - small) if large > small else 0.0
     fixed = second - an_image * large
     return (fixed, an_image) if an_image > 0 and fixed >= 0 else (0.0, second / large)
 
 
 def _balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of images, at least 1 each, for which all take equally long; `costs`: fixed seconds, and seconds per image, of each."""
+    """Numbers of images, at least 1 each, with equal times on all workers; `costs`: each worker's fixed seconds and seconds per image."""
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])
     step_seconds = (global_batch + float(fixed @ speeds)) / speeds.sum()
     wanted = np.maximum(1.0, (step_seconds - fixed) * speeds)
     wanted *= global_batch / wanted.sum()
     sizes = np.maximum(1, np.floor(wanted)).astype(int)
-    # The largest remainders take what rounding left over; the minimum of 1 may have given out too many.
+    # The largest remainders get the images left by rounding; the minimum of 1 may have assigned too many.
     for number in np.argsort(sizes - wanted, kind="stable"):
         if sizes.sum() < global_batch:
             sizes[number] += 1
@@ -92,7 +92,7 @@ def _balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[i
 
 
 def described(names: Sequence[str], global_batch: int, parts: Sequence[int], noun: str) -> str:
-    """`worker1 107, worker2 53 images per step`; `noun`: what an example is called."""
+    """Text on the division, as `worker1 107, worker2 53 images per step`; `noun`: noun for an example."""
     bounds = [part_bounds(global_batch, parts, rank) for rank in range(len(parts))]
     sizes = [stop - start for start, stop in bounds]
     return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + f" {noun}s per step"

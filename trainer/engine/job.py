@@ -1,4 +1,4 @@
-"""Job of a worker, and its inputs."""
+"""A worker's job and its inputs."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -27,23 +27,23 @@ class Job:
     run: Path
     manifest: Manifest
     examples: Examples
-    """Examples of `train`, of which some are held out for validation."""
+    """Examples of the split `train`, some of which are held out for validation."""
     metrics: Metrics
     stop_asked: Callable[[], bool]
     own: Path
     """This worker's part of the run directory, `workers/<host>`."""
     started: float
-    """When this process started the job, on the monotonic clock."""
+    """Time at which this process started the job, on the monotonic clock, seconds."""
     elapsed: float = 0.0
-    """Seconds since the launch at that time: more than 0 if a supervisor started this process again."""
+    """Seconds from the launch to `started`: more than 0 if a supervisor started this process again."""
     weights: Path | None = None
     """File of `train.weights` on the shared folder."""
     room_asked: Callable[[], bool] = bool
-    """Returns whether this worker shall end with its epoch, so that a lost host can join."""
+    """Returns whether this worker is to end with its epoch, so that a lost host can join."""
 
     @functools.cached_property
     def _chosen(self) -> np.ndarray:
-        """The examples that train."""
+        """Indices of the examples that train."""
         held_out = self.counts.validation_images
         return self.manifest.order[held_out : held_out + self.counts.train_images]
 
@@ -52,7 +52,7 @@ class Job:
         return Feeding(self.config, self.manifest.classes, self.examples.spec)
 
     def feeder(self, shares: Sequence[int], rank: int) -> Feeder:
-        """Feeder of a worker, whose part of a batch is proportional to its share."""
+        """Feeder of a worker; its part of a batch is proportional to its share."""
         return Feeder(self.examples, self._chosen, shares, rank, self._feeding)
 
     @functools.cached_property
@@ -65,7 +65,7 @@ class Job:
         return EpochPlan(*sizes, self.config.seed, epoch, self._lengths, self.config.data.bucket)
 
     def first_rows(self, most: int) -> Any:
-        """First rows of the training's first step over all workers, `most` at most."""
+        """First rows, at most `most`, of the training's first step over all workers."""
         plan = self.plan(1)
         shares = [most, plan.size(0) - most] if plan.size(0) > most else [1]
         _, batch = next(self.feeder(shares, 0).epoch(plan, iter([Call(0, 1)])))

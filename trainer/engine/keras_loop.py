@@ -1,4 +1,4 @@
-"""Keras' own `fit` as the outer loop of a training: epochs, validation, callbacks and their logs are its, data and steps are Lockstep's."""
+"""Keras' own `fit` as the outer loop of a training, with epochs, validation, callbacks and logs; data and steps are Lockstep's."""
 
 import contextlib
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from trainer.user_code.callbacks import Callbacks, Loop
 
 
 def fit(model: keras.Model, loop: Loop, callbacks: Callbacks, first: int, batches: int) -> None:
-    """Train a compiled model by `keras.Model.fit`, whose steps and evaluations `loop` takes; what `loop` raises ends it.
+    """Train a compiled model by `keras.Model.fit`, with steps and evaluations by `loop`, whose exceptions end it.
 
     Args:
-        model: compiled; its metrics keep nothing but what `loop` puts there.
-        loop: what takes the steps.
-        callbacks: of the model, attached to `loop`.
+        model: compiled; its metrics hold only values that `loop` stores there.
+        loop: takes the steps.
+        callbacks: the model's callbacks, attached to `loop`.
         first: number of the first epoch, from 0.
-        batches: of the validation; 0 if there is none.
+        batches: number of validation batches; 0 if there is no validation.
     """
     params, nothing = callbacks.params, tf.data.Dataset.range(1).repeat()
 
@@ -41,7 +41,7 @@ def fit(model: keras.Model, loop: Loop, callbacks: Callbacks, first: int, batche
             return own(*arguments, **named)
 
     with (
-        # Data and steps are not the strategy's.
+        # Data and steps do not belong to the strategy.
         replaced(model, "_distribute_strategy", None),
         replaced(model, "train_function", train),
         replaced(model, "make_train_function", _made_again),
@@ -76,7 +76,7 @@ def _made_again(force: bool = False) -> None:
 
 
 class _Epochs(list[int]):
-    """Epochs that end with a validation, as Keras asks for them: counted from 1."""
+    """Epochs that end with a validation, in the form that Keras uses: counted from 1."""
 
     def __init__(self, validates: Callable[[int], bool]):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Measurements for a model on a set of hosts, kept until the user asks for new ones.
+"""Measurements for a model on a set of hosts, kept until the user requests new ones.
 
-Two measurements may disagree, especially on a busy machine, and a different reduction or a different division of a step's images
-trains different weights. So the control node keeps what the first run measured and passes it to later runs in their record.
+Two measurements may disagree, especially on a busy machine, and another reduction or another division of a step's images
+leads to other weights. Therefore the control node keeps the first run's measurements and passes them to later runs in their record.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SENT = {"packed": "as they are", "half": "in 16 bits", "powersgd": "compressed (
 METHODS = ("packed", "powersgd")
 """The methods that `auto` may choose."""
 RECORDS = ("cluster.json", "run.json")
-"""Where a worker finds the record: in runs of train.yml, and in Slurm jobs."""
+"""File names of the record, in runs of train.yml and in Slurm jobs."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class EarlierChoice:
     shares: list[int] | None = None
     """Each worker's share of a step, by rank; None if not measured."""
     origin: str = ""
-    """When and by which run: `measured 2026-11-23 by run r`."""
+    """Date and run of the measurement, as `measured 2026-11-23 by run r`."""
 
     @classmethod
     def of_run(cls, run: Path) -> "EarlierChoice":
-        """The choice in a run's record; empty if there is none or it is invalid."""
+        """Read the choice in a run's record; empty if it is missing or invalid."""
         stored = next((read_json(run / name).get("kept") for name in RECORDS if (run / name).is_file()), None)
         return cls.parse(stored)
 
     @classmethod
     def parse(cls, stored: Any) -> "EarlierChoice":
-        """The entry `kept` of a record."""
+        """Parse the entry `kept` of a record."""
         if not isinstance(stored, dict):
             return cls()
         method, shares = stored.get("method"), stored.get("shares")
@@ -50,11 +50,10 @@ class EarlierChoice:
 def unmeasured(
     asked: Reduction, addresses: Sequence[str], before: str | None, kept: EarlierChoice | None, scaled: bool = False
 ) -> tuple[str, str] | None:
-    """The method for several workers and the reason for it; None if it must be measured.
+    """The method for several workers, with the reason; None if it must be measured.
 
-    `addresses` have no ports; `before` is the method that a resumed run began with, `kept` the measurements of an earlier run.
-    `scaled`: the optimizer scales the loss. What PowerSGD keeps of one step is of another scale in the next, and infinite for ever after an
-    overflow.
+    `addresses` have no ports; `before` is the method with which a resumed run began, `kept` the measurements of an earlier run. `scaled`:
+    the optimizer scales the loss. Then PowerSGD's memory of one step has the wrong scale in the next, and stays infinite after an overflow.
     """
     if asked.name != "auto":
         return asked.name, "as configured"

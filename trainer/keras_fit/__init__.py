@@ -1,1 +1,1 @@
-"""`lockstep.distribute`: Keras' own `fit`, `evaluate` and `predict` on several workers, in a user's own script."""
+"""Implementation of `lockstep.distribute`: Keras' own `fit`, `evaluate` and `predict` on several workers, in a user's script."""

@@ -1,4 +1,4 @@
-"""Datasets that all workers read alike, whatever they do in parallel."""
+"""Identical reading of datasets on all workers, even with parallel calls in a dataset."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,17 +14,17 @@ def _set_determinism(on: bool) -> None:
 
 
 IN_ORDER = ProcessWide(config.is_op_determinism_enabled, _set_determinism, True)
-"""Lets TensorFlow run one by one what draws random numbers or keeps a state in a dataset, which it decides when it makes an iterator."""
+"""Switch that makes TensorFlow run a dataset's random or stateful calls one by one; it takes effect when an iterator is made."""
 READING = ("ReadVariableOp", "VarHandleOp", "LookupTableFindV2", "LookupTableSizeV2", "HashTableV2")
-"""Operations that race with none that does not write."""
+"""Operations that only read, so they race only with operations that write."""
 
 
 def _iterating(iterate: Callable[..., Any], dataset: tf.data.Dataset) -> Any:
-    """`tf.data.Dataset.__iter__`."""
+    """Replacement of `tf.data.Dataset.__iter__`."""
     if _varies(dataset):
         try:
             with IN_ORDER:
-                # As another dataset: TensorFlow caches the optimized pipeline of one that has been iterated.
+                # Copied, because TensorFlow caches the optimized pipeline of a dataset that has been iterated.
                 return iterate(dataset.with_options(tf.data.Options()))
         except tf.errors.InvalidArgumentError:
             # Random numbers without a seed, which have no order.
@@ -33,16 +33,16 @@ def _iterating(iterate: Callable[..., Any], dataset: tf.data.Dataset) -> Any:
 
 
 HOOKS = ((tf.data.Dataset, "__iter__", _iterating),)
-"""As `whole.HOOKS`."""
+"""Replaced functions, in the form of `whole.HOOKS`."""
 
 
 def _varies(dataset: tf.data.Dataset) -> bool:
-    """Return whether a dataset's elements, or their order, depend on which of its parallel calls comes first."""
+    """Return whether a dataset's elements, or their order, depend on the order of its parallel calls."""
     return dataset.options().deterministic is False or any(map(_races, _steps(dataset)))
 
 
 def _steps(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """A dataset and those that it is made of."""
+    """A dataset and all datasets from which it is made."""
     waiting, seen = [dataset], set[int]()
     while waiting:
         one = waiting.pop()
@@ -53,7 +53,7 @@ def _steps(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _races(dataset: tf.data.Dataset) -> bool:
-    # An interleave does not tell whether its order counts.
+    # An interleave does not reveal whether its order counts.
     if getattr(dataset, "_deterministic", None) == "false" or "ParallelInterleave" in type(dataset).__name__:
         return True
     graphs = [function.function.graph.as_graph_def() for function in dataset._functions()]
@@ -66,6 +66,6 @@ def _races(dataset: tf.data.Dataset) -> bool:
 
 
 def _is_stateful(operation: str) -> bool:
-    """Return whether an operation may have side effects or varying results; datasets, which TensorFlow also marks so, don't count."""
+    """Return whether an operation may have side effects or varying results; datasets, although TensorFlow marks them so, do not count."""
     known = op_def_registry.get(operation)
     return known is not None and known.is_stateful and "Dataset" not in operation

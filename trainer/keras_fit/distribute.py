@@ -1,7 +1,7 @@
-"""One compiled Keras model whose `fit` and `evaluate` are those of all workers: what `lockstep.distribute(model)` does.
+"""Distribution of a compiled Keras model's `fit` and `evaluate` over all workers: the work of `lockstep.distribute(model)`.
 
-Keras' own `fit` runs on every worker, with its callbacks and history. Every worker reads the same batches; layers take their rows of each
-(see `trainer.keras_step.whole_batch`). So a batch is the global one, and the result is that of one worker with it.
+Keras' own `fit` runs on every worker, with its callbacks and history. Every worker reads the same batches; layers take their own rows
+of each (see `trainer.keras_step.whole_batch`). A batch is therefore the global batch, and the result is that of a single worker.
 """
 
 import contextlib
@@ -35,33 +35,33 @@ from trainer.user_code.callbacks import BATCH_HOOKS, on_worker, overrides, write
 from trainer.user_code.undo import is_users
 
 START_S, SILENT_S = 1800.0, 600.0
-"""Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
+"""Seconds within which all workers must call `distribute`; seconds after which a silent worker counts as lost."""
 DIFFERENT = "the workers have different batches"
 UNKNOWN = (
     "the data do not say how many batches they have: at their end, Keras' own fit counts one more step in optimizers, random numbers and "
     "what is a mean over batches, as a metric of one number; here they don't. Fix, to have the same: steps_per_epoch=BATCHES, or "
     "dataset.apply(tf.data.experimental.assert_cardinality(BATCHES))"
 )
-"""Data of unknown length."""
+"""Message on data of unknown length."""
 KINDS = ("train", "test")
 DISTRIBUTED = "_self_distributed"
-"""Attribute of a model."""
+"""Attribute by which a model holds its distribution."""
 
 
 class Peers(ArrayGroup):
-    """The workers of a script's run, connected with each other."""
+    """Connections between the workers of a script's run."""
 
     def __init__(self, member: Member, direct: Direct):
-        """Use connections that are there."""
+        """Take existing connections."""
         self.member, self.direct = member, direct
         self.group = all_reduce.OnHost(direct)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Peers | None":
-        """Connect with the workers that TF_CONFIG names; None if there is no other.
+        """Connect with the workers in TF_CONFIG; None if there is no other worker.
 
         Raises:
-            ClusterError: a worker did not come, or this process was not started by Lockstep and has no secret to know them by.
+            ClusterError: a worker did not come, or Lockstep did not start this process, which then has no secret.
         """
         member = Member.from_environment(environment) if environment.get("TF_CONFIG") else None
         if member is None or member.workers == 1:
@@ -78,7 +78,7 @@ class Peers(ArrayGroup):
         return cls(member, Direct(member.rank, sockets, SILENT_S, member.hosts, AHEAD))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """As `ArrayGroup.sum`; whole numbers travel as halves, which float32 holds exactly."""
+        """Sum arrays as `ArrayGroup.sum` does; whole numbers are sent in two halves, which float32 holds exactly."""
         if values.dtype == np.float32:
             return self.direct.all_reduce([values])[0].copy()
         halves = np.ascontiguousarray(values, np.int32).view(np.uint16).astype(np.float32).ravel()
@@ -88,7 +88,7 @@ class Peers(ArrayGroup):
 
 @functools.cache
 def _peers() -> Peers | None:
-    """This process' connections, made once."""
+    """Connections of this process, made once."""
     connected = Peers.from_environment()
     if connected is not None:
         _end_with(connected.direct)
@@ -96,7 +96,7 @@ def _peers() -> Peers | None:
 
 
 def _end_with(direct: Direct) -> None:
-    """End with RESTART where an error follows from the loss of a peer: that one is to blame."""
+    """End with RESTART if an error follows from the loss of a peer, so that the peer counts as the cause."""
     before = sys.excepthook
 
     def ended(kind: Any, error: Any, trace: Any) -> None:
@@ -111,11 +111,11 @@ def _end_with(direct: Direct) -> None:
 
 
 def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Model:
-    """Make `fit` and `evaluate` of a compiled model those of all workers; the same model, unchanged where there is one worker.
+    """Make `fit` and `evaluate` of a compiled model run on all workers; return the model, which one worker leaves unchanged.
 
     Args:
-        model: compiled, the same on all workers; the chief's weights replace the others' when training begins.
-        connected: the workers; those that TF_CONFIG names by default.
+        model: compiled, equal on all workers; the chief's weights replace the others' when training begins.
+        connected: the workers; by default those in TF_CONFIG.
 
     Raises:
         LockstepError: the model is not compiled.
@@ -147,15 +147,15 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
 
 
 def of(model: keras.Model) -> "Distributed | None":
-    """Distribution of a model's steps over all workers; None for a model that was not distributed."""
+    """The distribution of a model; None if the model was not distributed."""
     return vars(model).get(DISTRIBUTED)
 
 
 class Distributed:
-    """A model's steps and files as those of one of several workers."""
+    """Steps and files of a model on one of several workers."""
 
     def __init__(self, model: keras.Model, connected: Peers):
-        """Take the model's own methods, which are about to be replaced."""
+        """Take the model's own methods before they are replaced."""
         self.model, self.peers = model, connected
         self._from_chief = FromChief(connected.group)
         mixed_processors.follow(connected, self._from_chief.begin, self._warn)
@@ -163,11 +163,11 @@ class Distributed:
         self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
         self._saw_others, self._warn_once = False, functools.cache(self._warn)
         self._apart: list[int] = []
-        """Ranks that differed from the chief when some did last."""
+        """Ranks that differed from the chief at the last difference."""
         self._adds_up: dict[str, bool] = {}
-        """By kind of step, once it was tried."""
+        """True if a step adds up over rows, by kind of step, once tried."""
         self._tried: dict[str, Any] = {}
-        """By kind of step, what was compiled when it was tried: a model may be compiled again."""
+        """Compiled settings at the time of the trial, by kind of step: a model may be compiled again."""
 
     @property
     def chief(self) -> bool:
@@ -175,7 +175,7 @@ class Distributed:
         return self.peers.member.is_chief
 
     def step(self, kind: str) -> Callable[[Any], Any]:
-        """The model's `train_step` or `test_step`, with a batch that all workers have."""
+        """Make the replacement of `train_step` or `test_step`, for a batch that all workers have."""
         by_rows = self._by_rows[kind]
 
         def stepped(data: Any) -> Any:
@@ -186,12 +186,12 @@ class Distributed:
         return stepped
 
     def _from_chiefs(self, logs: Any) -> Any:
-        """The results of a step where processors differ: the chief's, as are all variables but what optimizers keep."""
+        """Results of a step if processors differ: the chief's, like all variables except those of optimizers."""
         variables = [variable.value for variable in [*self.model.weights, *CompiledModel(self.model).metric_states]]
         return tf.nest.pack_sequence_as(logs, self._from_chief.take(variables, tf.nest.flatten(logs)))
 
     def function(self, kind: str) -> Callable[..., None]:
-        """The model's `make_train_function` or `make_test_function`, which traces again where a layer must see all rows."""
+        """Make the replacement of `make_train_function` or `make_test_function`, which traces again if a layer must see all rows."""
         make, name = getattr(self.model, f"make_{kind}_function"), f"{kind}_function"
 
         def made(force: bool = False) -> None:
@@ -221,7 +221,7 @@ class Distributed:
         return made
 
     def _rehearse(self, kind: str, specs: Any, first: Callable[[], Any]) -> None:
-        """Try the first step of a kind; all workers make the same variables, and the chief's count."""
+        """Try the first step of a kind; all workers create the same variables, and the chief's values count."""
         compiled = [self.model._compile_loss, self.model._compile_metrics, self.model.optimizer]
         if self._tried.get(kind) == compiled:
             return
@@ -241,13 +241,13 @@ class Distributed:
         return list({id(variable): variable for variable in [*self.model.variables, *optimizer]}.values())
 
     def _mark(self, data: Any) -> tf.Tensor:
-        """A digest of the whole batch, at this worker's place in a vector of all workers'."""
+        """Digest of the whole batch, at this worker's position in a vector over all workers."""
         marks = [_mark_of(leaf) for leaf in tf.nest.flatten(data, expand_composites=True) if leaf is not None]
         mark = tf.cast(tf.math.floormod(functools.reduce(lambda all_, one: all_ * 31 + one, marks), MARKS), tf.float32)
         return tf.one_hot(self.peers.member.rank, self.peers.member.workers) * mark
 
     def call(self, method: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Call `fit`, `evaluate` or `predict`, in no strategy's scope; it prints on the chief only."""
+        """Call `fit`, `evaluate` or `predict` outside any strategy's scope; it prints only on the chief."""
         given = inspect.signature(method).bind(self.model, *arguments, **named)
         if not self.chief:
             given.arguments["verbose"] = 0
@@ -260,7 +260,7 @@ class Distributed:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Where Keras' `fit` runs; batches that are not the same on all workers end it with what to do."""
+        """Context for Keras' `fit`, which batches that differ between workers end with an explanation and a fix."""
         self.same_order()
         try:
             yield
@@ -275,7 +275,7 @@ class Distributed:
             ) from None
 
     def alone(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`train_on_batch` or `test_on_batch` with the model's own step, which `distribute` has not replaced yet."""
+        """Make the replacement of `train_on_batch` or `test_on_batch`, which uses the model's own step as it was before `distribute`."""
         model, step, made, make = self.model, f"{kind}_step", f"{kind}_function", f"make_{kind}_function"
         own, cached = (getattr(model, step), getattr(model, make)), None
 
@@ -295,15 +295,15 @@ class Distributed:
         return called
 
     def stop_together(self) -> None:
-        """Let the end of training that one worker's callback asks for be that of all, at once: others would wait for its next step."""
+        """End training on all workers at once if one worker's callback requests the end: the others would wait for its next step."""
         self.model.stop_training = self.anywhere(bool(self.model.stop_training))
 
     def anywhere(self, here: bool) -> bool:
-        """Return whether a flag is set on any worker; all call this at once."""
+        """Return whether a flag is set on any worker; all workers call this at once."""
         return bool(self.peers.gather([here]).any())
 
     def callbacks(self, given: Any) -> Any:
-        """A user's callbacks on this worker, and `_Agree`; a list of Keras' own has it already where `fit` hands it to `evaluate`."""
+        """The user's callbacks on this worker, and `_Agree`; a Keras list that `fit` passes to `evaluate` already has it."""
         kept = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else [] if given is None else tf.nest.flatten(given)
         if any(isinstance(one, _Agree) for one in kept):
             return given
@@ -329,12 +329,12 @@ class Distributed:
         self.model._initial_epoch = int(epoch[0])
 
     def agree_again(self, when: str) -> None:
-        """Where a callback has left other numbers on some worker, take the chief's, which is said."""
+        """If a callback has changed numbers on some worker, take the chief's, with a message."""
         others = self._others(_numbers(self.variables))
         if not others:
             return
         self.agree()
-        # What optimizers keep differs where processors do; a callback may act in every epoch.
+        # The optimizers' variables differ if processors do; a callback may act in every epoch.
         if others != self._apart and not self._from_chief.on:
             who = named(self.peers.member.hosts, others)
             why = "as where a callback acts on one worker or draws without a seed"
@@ -359,19 +359,19 @@ class Distributed:
         return bool(others)
 
     def unknown_length(self) -> None:
-        """Say what differs where data end without having said when; once."""
+        """Warn once about the differences if data of unknown length have ended."""
         if not self.model.run_eagerly:
             self._warn_once(UNKNOWN)
 
     def same_order(self) -> None:
-        """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
+        """Make TensorFlow shuffle alike on all workers, with the script's own seed or the chief's."""
         seed = context.global_seed()
         drawn = np.random.default_rng().integers(1, 2**31 - 1) if seed is None else seed % 2**31
         row = np.array([seed is not None, drawn], np.int32)
         every = self.peers.gather(row)
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
-        # As they are where a script sets no seed.
+        # Restore the state of a script that sets no seed.
         drawing = json.dumps([random.getstate(), [*map(_plain, np.random.get_state(legacy=True))]])
         if (chiefs := self.peers.text_from_chief(drawing)) != drawing:
             (version, words, gauss), of_numpy = json.loads(chiefs)
@@ -384,14 +384,14 @@ def _plain(value: Any) -> Any:
 
 
 class _Batches:
-    """The batches of a call, of which some can be taken from the data before it."""
+    """Batches of a call, some of which can be taken from the data before the call."""
 
     def __init__(self, iterator: Any, model: keras.Model):
-        """`iterator`: of TensorFlow."""
+        """Take a TensorFlow `iterator`."""
         self._iterator, self._model, self._taken, self._next = iterator, model, list[Any](), 0
 
     def first(self) -> Any:
-        """The first batch; None if there is none, or if it is for several devices."""
+        """The first batch; None if there is none, or if the batch is for several devices."""
         if isinstance(self._iterator, tf.data.Iterator):
             self._take()
         return self._taken[0] if self._taken else None
@@ -404,7 +404,7 @@ class _Batches:
                 break
 
     def given(self) -> Any:
-        """Argument of the call; eager steps, of which one may fail and be repeated, take batches that are kept."""
+        """Argument of the call; eager steps, which may fail and be repeated, take batches that are kept."""
         if self._model.run_eagerly:
             self._take()
         if not self._taken:
@@ -421,12 +421,12 @@ class _Batches:
         return self._taken[self._next - 1]
 
     def again(self) -> None:
-        """Give the last batch again, which an eager step could not take."""
+        """Return the last batch again after an eager step has failed on it."""
         self._next = max(0, self._next - 1)
 
 
 def _iterator_of(batches: Sequence[Any], spec: Any) -> Any:
-    """An iterator of TensorFlow over some batches whose spec is another's."""
+    """Make a TensorFlow iterator over some batches with the spec of another iterator."""
     every = functools.reduce(lambda one, other: one.concatenate(other), map(tf.data.Dataset.from_tensors, batches))
     return iter(tf.data.experimental.from_variant(tf.data.experimental.to_variant(every), spec))
 
@@ -436,18 +436,18 @@ def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
 
 
 def _checked(marks: tf.Tensor) -> Any:
-    """Where all workers go on with a step, or none, as their sums are the same."""
+    """Check the digests of a batch: either all workers go on with the step or none does, because their sums are equal."""
     return tf.control_dependencies([tf.debugging.assert_equal(marks, marks[0], message=DIFFERENT)])
 
 
 MARKS = 2**23
-"""Digests of batches are below this, and float32 holds them exactly."""
+"""Upper bound of the digests of batches, which float32 holds exactly."""
 SPREADING = 0x9E3779B1 - 2**32
 """2**32 divided by the golden ratio, odd, as int32."""
 
 
 def _mark_of(leaf: tf.Tensor) -> tf.Tensor:
-    """A digest of a batch's tensor in whole numbers, which all processors add up alike; it depends on the order of the rows."""
+    """Digest of a batch's tensor, in whole numbers because all processors add these alike; it depends on the order of the rows."""
     numbers = tf.convert_to_tensor(leaf)
     kinds = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int32, 16: tf.int32}
     if numbers.dtype == tf.string:
@@ -460,23 +460,23 @@ def _mark_of(leaf: tf.Tensor) -> tf.Tensor:
 
 
 def _mixed(numbers: tf.Tensor) -> tf.Tensor:
-    """Whole numbers whose low bits depend on all: those of 0.0 and 1.0 are alike (multiplicative hashing: Knuth, TAOCP 6.4)."""
+    """Mix whole numbers so that low bits depend on all bits: 0.0 and 1.0 have equal low bits (multiplicative hashing: Knuth, TAOCP 6.4)."""
     spread = numbers * SPREADING
     return tf.bitwise.bitwise_xor(spread, tf.bitwise.right_shift(spread, 15))
 
 
 def _distributing(method: Callable[..., Any], /, model: keras.Model, *arguments: Any, **named: Any) -> Any:
-    """A method of Keras' trainer, which a method of the model's own may call."""
+    """Call a method of Keras' trainer, distributed if the model is; a model's own method may call it, too."""
     distributed = of(model)
     return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 
 
 HOOKS: whole_batch.Hooks = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), *dataset_reading.HOOKS)
-"""As `whole.HOOKS`."""
+"""Replaced functions, in the form of `whole.HOOKS`."""
 
 
 class _Noting(keras.callbacks.Callback):
-    """Notes the logs of an epoch before any other callback changes them."""
+    """Callback that notes the logs of an epoch before any other callback changes them."""
 
     logs: Mapping[str, Any] = {}
 
@@ -486,19 +486,19 @@ class _Noting(keras.callbacks.Callback):
 
 
 class _Agree(keras.callbacks.Callback):
-    """Runs when all others have restored what they restore."""
+    """Callback that runs last, after the others have restored weights."""
 
     def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
-        """`others`: the user's, on any worker; `noting`: called before them."""
+        """Take the user's callbacks on any worker (`others`), and the one that is called before them (`noting`)."""
         super().__init__()
         self._noting = noting
         self._distributed, self._training = distributed, False
         self._acts = any(map(is_users, others))
-        """True if code of the user's own runs at the hooks, or workers may be apart for another reason."""
+        """True if the user's own code runs at the hooks, or if workers may differ for another reason."""
         self._may_stop = overrides([one for one in others if not writes_only(one)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
-        """All workers begin alike."""
+        """Let all workers begin alike."""
         self._training = True
         self._distributed.agree()
         if (self.params or {}).get("steps", 0) is None:
@@ -508,17 +508,17 @@ class _Agree(keras.callbacks.Callback):
         self._acts = self._distributed.anywhere(self._acts or (optimizer is not None and is_users(inner(optimizer))))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """All workers stop after the same batch."""
+        """Let all workers stop after the same batch."""
         if self._may_stop:
             self._distributed.stop_together()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """All workers begin an epoch alike."""
+        """Let all workers begin an epoch alike."""
         if self._acts:
             self._distributed.agree_again(f"before epoch {epoch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """All workers stop after the same epoch, alike."""
+        """Let all workers stop after the same epoch, with equal states."""
         if self._training:
             self._distributed.stop_together()
             self._acts = self._distributed.saw_others(epoch, self._noting.logs) or self._acts
@@ -530,7 +530,7 @@ class _Agree(keras.callbacks.Callback):
         self._training = False
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Agree on the chief's weights where `evaluate` is not part of `fit`, which keeps workers alike."""
+        """Agree on the chief's weights if `evaluate` is not part of `fit`, which itself keeps workers alike."""
         if not self._training:
             self._distributed.agree()
         elif self.model._eval_epoch_iterator.num_batches is None:

@@ -14,9 +14,9 @@ def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = No
     """A `Batch` of several steps, starting at step 0, in which every example counts.
 
     Args:
-        data: of the steps.
+        data: the steps' data.
         total: size of the global batch, if larger.
-        spec: of the examples, if a dimension of theirs varies.
+        spec: specification of the examples, if a dimension varies.
     """
     steps, batch = tf.nest.flatten(data)[0].shape[:2]
     places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
@@ -27,7 +27,7 @@ def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = No
 
 
 def blank(spec: Spec, count: int = 1, sides: Sequence[int] | None = None) -> Batch:
-    """The batch of one step of `count` examples of zeros, or empty strings; `sides`: lengths where a shape varies, by default 1."""
+    """The batch of one step with `count` examples of zeros or empty strings; `sides`: lengths of varying dimensions, by default 1."""
     lengths = iter(sides or [1] * len(spec.varying))
     arrays = [
         np.zeros(
@@ -40,7 +40,7 @@ def blank(spec: Spec, count: int = 1, sides: Sequence[int] | None = None) -> Bat
 
 
 def trimmed(spec: Spec, batch: Batch) -> Batch:
-    """One step's batch, padded to its own longest example: in a call of several steps, it is padded to the longest of all."""
+    """One step's batch, padded to its own longest example; a call of several steps is padded to the longest example of all steps."""
     if not spec.varying:
         return batch
     values = spec.unpack(batch.data)
@@ -64,5 +64,5 @@ def signature(spec: Spec, steps: int) -> Batch:
 
 
 def data_signature(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
-    """TensorSpecs of any number of examples, with dimensions before it."""
+    """TensorSpecs of any number of examples, with further leading dimensions."""
     return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])

@@ -30,20 +30,20 @@ def build(
     warn: Callable[[str], None] = print,
     sample: Callable[[], Any] = lambda: None,
 ) -> worker_step.Local | Program:
-    """A configuration's model with its initial weights, the same on all workers.
+    """Build the steps of a configuration's model with its initial weights, which are equal on all workers.
 
-    A compiled model's steps are those of one worker: by a `Program` where a step may be more than the sum of its rows' parts.
+    A compiled model's steps equal those of one worker: they use a `Program` if a step may be more than the sum of its rows' parts.
 
     Args:
         cluster: the cluster, connected if several workers train.
         config: the configuration.
         classes: number of classes of a classifier of images.
-        spec: of the examples.
-        warn: shows the user which layers see the whole batch.
-        sample: returns the first batch, padded perhaps further than it need be; None if there is none yet.
+        spec: specification of the examples.
+        warn: shows the user the layers that see the whole batch.
+        sample: returns the first batch, perhaps with more padding than necessary; None if there is none yet.
 
     Raises:
-        ConfigError: the model is not one that can be trained here.
+        ConfigError: the model can't be trained here.
     """
     local = build_local(cluster, config, classes, spec)
     if local.l2_in_update or not cluster.on_host:
@@ -56,12 +56,12 @@ def build(
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> worker_step.Local:
-    """As `build`, for a model with Keras' own `train_step`; `spec`: by default images of the configured size."""
+    """Build a model with Keras' own `train_step`, as `build` does; `spec`: by default images of the configured size."""
     spec = spec or of_images(config.data.image_size)
     with cluster.scope():
         model, compiled = build_model(config, classes, spec)
     if not (compiled and cluster.member.workers > 1):
-        # Keras' own can have the statistics of all workers' rows.
+        # Keras' own step can have the statistics of all workers' rows.
         fuse(model)
     local = worker_step.Local(cluster, model, transform.spec_of(config, spec), validated=spec, l2_in_update=not compiled)
     if image_augmentation.soft(config):
@@ -71,7 +71,7 @@ def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | Non
 
 
 def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, bool]:
-    """The model with its initial weights, compiled as its function did (then True) or as a classifier of images."""
+    """The model with its initial weights, and whether its function compiled it; otherwise it is compiled as a classifier of images."""
     keras.config.set_dtype_policy(config.train.precision)
     keras.utils.set_random_seed(config.seed % 2**32)
     model = models.build(config.model, config.data.image_size, classes)
@@ -84,10 +84,10 @@ def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, 
 
 
 def _freeze(model: keras.Model, last: int) -> None:
-    """Let only the last layers that have weights train; a model within the model counts as one layer.
+    """Freeze all layers with weights except the last ones; a model within the model counts as one layer.
 
     Raises:
-        ConfigError: the model has fewer of them.
+        ConfigError: the model has fewer layers with weights.
     """
     layers = [layer for layer in model.layers if layer.trainable_weights]
     if len(layers) < last:
@@ -97,12 +97,12 @@ def _freeze(model: keras.Model, last: int) -> None:
 
 
 def scales_loss(optimizer: Any) -> bool:
-    """Return whether an optimizer takes scaled gradients, by a factor that changes between steps: mixed precision in float16."""
+    """Return whether an optimizer scales the loss by a factor that changes between steps: mixed precision in float16."""
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def assemble(local: worker_step.Local, config: Config, chosen: Reduction) -> worker_step.Parts:
-    """The parts of a training step, whose cluster is connected if several workers train; the name of `chosen` is not `auto`."""
+    """The parts of a training step; the cluster is connected if several workers train, and the name of `chosen` is not `auto`."""
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     method, rule = method_and_rule(local, config, chosen, setting)
@@ -112,7 +112,7 @@ def assemble(local: worker_step.Local, config: Config, chosen: Reduction) -> wor
 
 
 def method_and_rule(local: worker_step.Local, config: Config, chosen: Reduction, setting: Setting) -> tuple[Method, optimizer.Rule]:
-    """How gradients are sent, and the update rule: the configured one, or that of a model compiled by its function."""
+    """The reduction and the update rule: the configured rule, or that of a model compiled by its function."""
     variables = local.model.trainable_variables
     with local.cluster.scope():
         method = selection.make_method(chosen, local.shapes, setting)

@@ -18,7 +18,7 @@ DRAWS = 5
 COLOURS = 3
 """Numbers drawn per image: brightness, contrast, saturation."""
 PLACES, HUES, MIXES = 0, 2, 4
-"""Streams of random numbers of a step; the partner of an image has the next one."""
+"""Streams of a step's random numbers; an image's partner in mixup uses the next stream."""
 APART = 2**40
 """Distance between two streams, in steps."""
 LUMA = (0.299, 0.587, 0.114)
@@ -28,25 +28,25 @@ COLOURING = ("brightness", "contrast", "saturation")
 
 
 def soft(config: Config) -> bool:
-    """Return whether labels become probabilities `[classes]` for training."""
+    """Return whether training labels become probabilities `[classes]`."""
     return bool(config.augment.mixup or config.train.label_smoothing)
 
 
 def one_hot(classes: int, data: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Data whose labels are probabilities, as the loss takes them where labels are `soft`."""
+    """The data with labels as probabilities, the form for the loss if labels are `soft`."""
     images, labels, *weights = data
     return images, tf.one_hot(labels, classes), *weights
 
 
 def make_augmentation(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -> Callable[[Batch], tuple[Any, ...]] | None:
-    """A function that augments a batch as configured; None if nothing is set.
+    """Make the function that augments a batch as configured; None if nothing is set.
 
-    It returns the batch's data, in which images stay uint8 if pixels only move, and else become float32.
+    It returns the batch's data. Images stay uint8 if pixels only move, and become float32 otherwise.
 
     Args:
-        config: with `mixup`, all data come in pairs, `[image, partner]`.
-        seed: of the run.
-        classes: how many there are; needed for soft labels.
+        config: augmentation; with `mixup`, all data come in pairs, `[image, partner]`.
+        seed: the run's seed.
+        classes: number of classes; needed for soft labels.
         smoothing: `train.label_smoothing`.
     """
     if config == Augment() and not smoothing:
@@ -68,7 +68,7 @@ def make_augmentation(config: Augment, seed: int, classes: int = 0, smoothing: f
 
 
 def _changed(config: Augment, seed: int, batch: Batch, images: tf.Tensor, partner: int = 0) -> tf.Tensor:
-    """Images `[batch, height, width, channels]`, moved and coloured; `partner` 1: those that others are mixed with."""
+    """Images `[batch, height, width, channels]`, moved and coloured; with `partner` 1, the images that are mixed into others."""
     if any(getattr(config, name) for name in MOVING):
         images = _moved_images(config, _draws(seed, batch, DRAWS, PLACES + partner), images)
     if any(getattr(config, name) for name in COLOURING):
@@ -77,7 +77,7 @@ def _changed(config: Augment, seed: int, batch: Batch, images: tf.Tensor, partne
 
 
 def _moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Images, each under its transform."""
+    """Transform each image."""
     smooth = bool(config.rotate or config.scale)
     pixels = tf.cast(images, tf.float32) if smooth else images
     return tf.raw_ops.ImageProjectiveTransformV3(
@@ -91,7 +91,7 @@ def _moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Te
 
 
 def _coloured(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """Float images, 0 to 255, of another brightness, contrast and saturation, in this order, as by torchvision's ColorJitter."""
+    """Change brightness, contrast and saturation, in this order as in torchvision's ColorJitter, of float images from 0 to 255."""
     factors = 1 + (drawn * 2 - 1) * tf.constant([getattr(config, name) for name in COLOURING])
     brightness, contrast, saturation = (factors[:, number, None, None, None] for number in range(COLOURS))
     if config.brightness:
@@ -110,9 +110,9 @@ def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor
 
 
 def _fractions(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
-    """Fractions of the images' own values in mixup, from Beta(alpha, alpha), `[batch]`."""
+    """Fractions of each image's own values in mixup, drawn from Beta(alpha, alpha), `[batch]`."""
     drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, MIXES), alpha=alpha)
-    # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
+    # TensorFlow returns the least normal number for any smaller one. If a small alpha reduces both to it, the partner gets all weight.
     drawn -= np.finfo(np.float32).tiny
     return tf.gather(tf.math.divide_no_nan(drawn[:, 0], drawn[:, 0] + drawn[:, 1]), batch.places)
 

@@ -1,4 +1,4 @@
-"""A model's `train_step` as the step of a run: every worker is fed the whole batch, and layers take their rows of it."""
+"""A model's `train_step` as the step of a run: every worker is fed the whole batch, and layers take their own rows."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from trainer.step import batch_arrays, testing, worker_step
 
 
 class Program(worker_step.Steps):
-    """A model that trains with its `train_step`, and the optimizers in it."""
+    """A model that trains with its `train_step` and the optimizers in it."""
 
     logs: keras_metrics.StepLogs
     feeds_all = True
@@ -26,15 +26,15 @@ class Program(worker_step.Steps):
         """Take a compiled model in a connected cluster whose workers have one device each.
 
         Args:
-            local: the model, the placements of its layers, and what it is fed.
-            by_rows: its step.
-            adds_up: whether that adds up over rows, but for gradients of repeated rows, which are updated one by one.
+            local: the model, the placements of its layers, and the specification of its input.
+            by_rows: the model's step.
+            adds_up: whether the step is a sum over rows, except gradients of repeated rows, which are applied one by one.
         """
         self.local, self.model, self._group, self._by_rows = local, local.model, local.cluster.group, by_rows
         self.adds_up = adds_up and self._group.workers > 1
         self.from_chief, self.logs = FromChief(self._group), keras_metrics.StepLogs()
         self.shares: Sequence[int] | None = None
-        """Shares of a batch's rows by rank; None: equal ones."""
+        """Shares of a batch's rows, by rank; None: equal shares."""
         self._optimizers: list[Any] = []
 
     @property
@@ -44,7 +44,7 @@ class Program(worker_step.Steps):
 
     @property
     def sent(self) -> str:
-        """Form of the gradients that workers send each other, and why."""
+        """The reduction, the form in which workers send gradients, with the reason."""
         if self.adds_up:
             return "as they are, those of an Embedding by row: the optimizer updates repeated rows one by one"
         return "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"
@@ -56,16 +56,16 @@ class Program(worker_step.Steps):
 
     @property
     def rate(self) -> float:
-        """See `Steps`; of the first optimizer, 0 if there is none."""
+        """See `Steps`; the rate of the first optimizer, 0 if there is none."""
         return next((rate_of(optimizer) for optimizer in self._optimizers), 0.0)
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
-        """See `Steps`; the row is the same on all workers but for what they ask."""
+        """See `Steps`; the row is equal on all workers, except for their requests."""
         return worker_step.in_replica(self.local.cluster, self._step, batch)
 
     def _step(self, batch: Batch) -> tf.Tensor:
         count, batch = tf.reduce_sum(batch.weights), batch_arrays.trimmed(self.local.spec, batch)
-        # The model is no strategy's, whose replica context TensorFlow's collectives need.
+        # The model belongs to no strategy, but TensorFlow's collectives need a strategy's replica context.
         with tf_strategy.outside(), CompiledModel(self.model).metric_changes(kept=True) as moved:
             returned, tracks_loss = self._train_step(self.local.augment(batch))
         values = self.logs.read(self.model, returned, tracks_loss)
@@ -73,7 +73,7 @@ class Program(worker_step.Steps):
         return tf.concat([tf.stack([batch.asks, count]), *testing.flattened([*moved, *values])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
-        """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""
+        """The model's logs, and whether the step updated the loss tracker that Keras gives every model."""
         count, updates = CompiledModel(self.model).loss_count, list[Any]()
         assign = getattr(count, "_direct_assign", list)
 
@@ -93,6 +93,6 @@ class Program(worker_step.Steps):
         apply(optimizer, gradients, variables)
 
     def total(self, sums: tf.Tensor) -> tf.Tensor:
-        """See `Steps`: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
+        """See `Steps`: requests are summed over the workers; all other values are the chief's, for the whole batch."""
         mine = sums if self._group.rank == 0 else tf.concat([sums[:, :1], tf.zeros_like(sums[:, 1:])], axis=1)
         return worker_step.in_replica(self.local.cluster, lambda one: self._group.sum([one])[0], mine)

@@ -1,4 +1,4 @@
-"""Sums of steps over all workers, as a call returns them to Python, and what workers ask of each other with them."""
+"""Sums of steps over all workers, as a call returns them to Python, with the workers' requests to each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 
 STOP, SAVE = 1.0, 4096.0
-"""Requests of a worker to all after a call: to stop, and to save the state, which only the chief requests. Sums stay apart: there are
-fewer devices than SAVE, and float32 counts to 2**24."""
+"""A worker's requests to all workers after a call: to stop, and to save the state, which only the chief requests. Their sums can be
+separated, because there are fewer devices than SAVE, and float32 is exact up to 2**24."""
 FIRST = 2
 """Columns before those of metrics: requests, and images."""
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """Sums of a call's steps, of those that have ended."""
+    """Sums of those steps of a call that have ended."""
 
     table: np.ndarray
-    """`[steps, columns]` float32: the requests, how many images trained, the states of the model's metrics, other logs of its step."""
+    """`[steps, columns]` float32: requests, number of trained images, states of the model's metrics, other logs of its step."""
 
     @classmethod
     def none(cls, metrics: int) -> "StepSums":
@@ -34,13 +34,13 @@ class StepSums:
 
     @property
     def requests(self) -> tuple[bool, bool]:
-        """True if a worker asks all to stop, and if the chief asks them to save; equal on all workers."""
+        """Two flags, equal on all workers: a worker requests a stop; the chief requests a save."""
         total = float(self.table[-1, 0]) if len(self) else 0.0
         return total % SAVE > 0, total >= SAVE
 
     @property
     def images(self) -> float:
-        """Number of images, or other examples, that trained in all steps."""
+        """Number of images, or other examples, trained in all steps."""
         return float(self.table[:, 1].astype(np.float64).sum())
 
     @property

@@ -1,4 +1,4 @@
-"""A step in which nothing is trained: test sums, and predictions."""
+"""Steps without training: test sums and predictions."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,24 +19,24 @@ def flattened(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def change_of(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
-    """By how much a forward pass changed a variable; zeros if it did not."""
+    """Change of a variable by a forward pass; zeros if it is unchanged."""
     value = scope.get_current_value(variable)
     return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
 
 
 def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:
-    """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
+    """Changes of the states of the model's metrics by a `test_step`, flattened, float32; for a traced function.
 
     Args:
         model: compiled.
         l2_in_loss: whether penalties of weights count in the loss.
         data: a batch.
-        draws: whether random generators, and what losses keep, go on, as those of LSTM's dropout do in Keras, too; else they stay.
-        logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
+        draws: whether random generators and states of losses advance, as LSTM's dropout does in Keras, too; otherwise they stay.
+        logs: notes the logs of the model's own step, whose values follow the sums; None for Keras' own step.
     """
     compiled = CompiledModel(model)
     states, count = compiled.metric_states, compiled.loss_count
-    # Weights, too: for their regularizers.
+    # Weights are included for their regularizers.
     given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
     scope = keras.StatelessScope(list(given.values()), collect_losses=True)
     quiet = replaced(model, "get_metrics_result", dict) if logs is None else contextlib.nullcontext()
@@ -52,7 +52,7 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws
 
 @contextlib.contextmanager
 def predictions(model: keras.Model) -> Iterator[list[Any]]:
-    """While a step of validation is traced: yields what the model gives, one nest; empty if a step of the model's own hides it."""
+    """Capture the model's outputs while a validation step is traced: yields one nest; nothing if the model's own step hides them."""
     predicted: list[Any] = []
     compute = model.compute_metrics
 
@@ -65,7 +65,7 @@ def predictions(model: keras.Model) -> Iterator[list[Any]]:
 
 
 def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """A function of `(images, labels)` without collectives: logits `[batch, classes]`, losses `[batch]`."""
+    """Make a function of `(images, labels)` without collectives that returns logits `[batch, classes]` and losses `[batch]`."""
     specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
 
     @tf.function(input_signature=specification, autograph=False)

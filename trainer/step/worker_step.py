@@ -1,7 +1,7 @@
-"""The inner loop: one traced call runs several synchronous steps and returns to Python once.
+"""Inner loop of training: one traced call runs several synchronous steps and returns to Python once.
 
-Each worker's gradient is the gradient of the sum of its local losses, divided by the global batch size.
-Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
+Each worker's gradient is that of the sum of its local losses, divided by the global batch size. Summed over the workers,
+this is the gradient of the mean over all images, so uneven local batches are weighted exactly.
 """
 
 import abc
@@ -33,7 +33,7 @@ from trainer.step.testing import change_of, flattened, test_sums
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
-"""Upper bound on how often a generator is called per step."""
+"""Most calls of a generator per step."""
 
 
 def _same(data: Any) -> Any:
@@ -42,10 +42,10 @@ def _same(data: Any) -> Any:
 
 @dataclass(frozen=True)
 class Local:
-    """Computation of a worker in a step before anything is sent; called in replica context.
+    """A worker's computation in a step before anything is sent; called in replica context.
 
     A worker sends `[sums, *gradients, *statistics]`: a row of `StepSums`, the gradients of its part of the mean loss over the global
-    batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
+    batch, and the change of the model's moving statistics (BatchNormalization's). The latter are weighted like the gradients, so they
     stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
     """
 
@@ -53,17 +53,17 @@ class Local:
     model: keras.Model
     """Compiled."""
     spec: Spec
-    """Spec of the examples that a step is fed."""
+    """Specification of the examples that a step is fed."""
     augment: Callable[[Batch], Any] = operator.attrgetter("data")
     """Returns the data that the model sees."""
     validated: Spec | None = None
-    """Spec of the examples that validation is fed, where they differ."""
+    """Specification of the examples that validation is fed, if different."""
     as_validated: Callable[[Any], Any] = _same
     """Returns the data that the model sees in validation."""
     l2_in_update: bool = True
-    """True if L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
+    """True if L2 penalties of weights are part of the update; otherwise they are part of the loss, as in Keras' `fit`."""
     placements: rehearsal.Placements | None = None
-    """Placements of layers, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
+    """Placements of layers, if the step must equal one worker's; None: each worker has its own batch statistics and random numbers."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
@@ -72,7 +72,7 @@ class Local:
             return self.forward_backward(batch)
         count, device = tf.shape(batch.weights)[0], self.cluster.device()
         first, last = count * device // self.cluster.devices, count * (device + 1) // self.cluster.devices
-        # With fewer images than devices, a device without an image takes one with weight 0.
+        # With fewer images than devices, a device without an image takes one of weight 0.
         start = tf.minimum(first, count - 1)
         mine = slice(start, tf.maximum(last, start + 1))
         counts = tf.cast(last > first, tf.float32)
@@ -88,16 +88,16 @@ class Local:
         fraction = tf.cast(part.fraction, count.dtype)
         scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
         for variable in model.trainable_variables:
-            # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
+            # Included for its regularizer; not as a tensor, whose use the gradient tape would not see.
             scope.state_mapping[id(variable)] = variable.value
         with (
             penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
             replaced(model, "get_metrics_result", dict),
-            # What sees the whole batch is the same on all workers, and changes where Keras changes it.
+            # Layers that see the whole batch are equal on all workers, and change when Keras changes them.
             scope if self.placements is None else contextlib.nullcontext(),
         ):
             added = additive.Contribution.of(model, part, model.train_step, data)
-        # A model may cut weights off from its loss (stop_gradient): they stay as they are.
+        # A model may disconnect weights from its loss (stop_gradient): they stay unchanged.
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
@@ -112,21 +112,21 @@ class Local:
 
     @property
     def seeds(self) -> list[tf.Variable]:
-        """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
+        """States of the model's random generators, `[2]` each, if results do not depend on the number of workers."""
         return [] if self.placements is None else [variable.value for variable in CompiledModel(self.model).seeds]
 
     @property
     def statistics(self) -> list[keras.Variable]:
-        """Statistics of the model that workers share."""
+        """Variables of the model's statistics that workers share."""
         return CompiledModel(self.model).statistics if self.placements is None else []
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """As `shapes`, of what a worker sends."""
+        """Shapes of the arrays that a worker sends; see the function `shapes`."""
         return shapes(self.model, self.statistics)
 
     def test(self, data: tuple[Any, ...], logs: keras_metrics.StepLogs | None = None) -> tf.Tensor:
-        """The `test_sums` of a batch of validation."""
+        """The `test_sums` of a validation batch."""
         return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.placements is not None, logs)
 
     @property
@@ -155,11 +155,11 @@ def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
 
 
 def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
-    """The model of logits, with its loss and metric whatever it had; the optimizer only hands over gradients.
+    """Compile a model that returns logits with the classifier's loss and metric; the optimizer only hands over gradients.
 
     Args:
-        model: of images.
-        soft: whether labels are probabilities `[classes]`; of these the most probable one decides what is accurate.
+        model: classifier of images.
+        soft: whether labels are probabilities `[classes]`; the most probable class then counts as the right one.
     """
     losses, metrics = keras.losses, keras.metrics
     loss = (losses.CategoricalCrossentropy if soft else losses.SparseCategoricalCrossentropy)(from_logits=True)
@@ -171,27 +171,27 @@ def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
 
 
 def build(model: keras.Model, spec: Spec) -> None:
-    """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
+    """Create the variables that Keras creates when it first sees data: weights, metrics, and a compiled model's optimizer variables."""
     own, optimizer = CompiledModel(model).overridden(), model.optimizer
-    # A step of the model's own builds it with the variables that it trains.
+    # The model's own step builds the optimizer with the variables that it trains.
     leaves_it = "train_step" in own and isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
     try:
         with replaced(optimizer, "built", True) if leaves_it else contextlib.nullcontext():
             model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
     except Exception:
-        # Such a step may apply the loss to something else than y.
+        # Such a step may apply the loss to values other than y.
         if not own:
             raise
 
 
 def _fraction_of(moved: tf.Tensor, fraction: tf.Tensor) -> tf.Tensor:
-    """A worker's part of a move of all: whole numbers, such as a count of steps, are divided as floats."""
+    """A worker's part of a change of the statistics; whole numbers, such as a count of steps, are divided as floats."""
     part = moved if moved.dtype.is_floating else tf.cast(moved, tf.float32)
     return part * tf.cast(fraction, part.dtype)
 
 
 def _as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The sum of all workers' parts of a move, in the variable's type."""
+    """The sum of all workers' parts of a change, in the variable's type."""
     return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
 
 
@@ -204,13 +204,13 @@ class Steps(abc.ABC):
     memory: Sequence[Any] = ()
     """Variables that differ between workers: see `reduction.Method`."""
     logs: keras_metrics.StepLogs | None = None
-    """Logs that a step of the model's own returns, known once the step is traced; None: Keras' own returns its metrics."""
+    """Logs of the model's own step, known once it is traced; None: Keras' own step, which returns its metrics."""
     feeds_all = False
     """True if each worker is fed the whole batch."""
     undoable = False
-    """True if a step changes `variables` and `memory` only, so that one on made-up rows can be undone."""
+    """True if a step changes only `variables` and `memory`, so that a step on made-up rows can be undone."""
     adds_up = True
-    """True if the optimizer's update is all that workers compute alike."""
+    """True if only the optimizer's update is computed alike on all workers."""
 
     @property
     @abc.abstractmethod
@@ -225,17 +225,17 @@ class Steps(abc.ABC):
     @property
     @abc.abstractmethod
     def slots(self) -> list[Any]:
-        """Variables that optimizers keep, of TensorFlow."""
+        """TensorFlow variables that optimizers keep."""
 
     @property
     def variables(self) -> list[Any]:
-        """Variables that training changes and a state holds, known once the step is traced; of TensorFlow."""
+        """TensorFlow variables that training changes and a state stores; known once the step is traced."""
         every = [*(weight.value for weight in self.local.model.weights), *self.local.seeds, *self.slots]
         return list({id(variable): variable for variable in every}.values())
 
     @abc.abstractmethod
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """A step in a traced function, outside replica context; its row of `StepSums`, float32."""
+        """Take a step in a traced function, outside replica context; return its row of `StepSums`, float32."""
 
     def total(self, sums: tf.Tensor) -> tf.Tensor:
         """The table of `StepSums` of several steps, summed over all workers if a step has not done so."""
@@ -243,17 +243,17 @@ class Steps(abc.ABC):
 
     @property
     def uncompressed(self) -> "Steps":
-        """These with all gradients as they are."""
+        """These steps with uncompressed gradients."""
         return self
 
     def profiled(self) -> "ProfiledCall | None":
-        """A call that times the parts of a step, where it has such."""
+        """A call that times the parts of a step, if it has parts."""
         return None
 
 
 @dataclass(frozen=True)
 class Parts(Steps):
-    """Steps in parts, of which any reduction may be one; each function is called in replica context."""
+    """Steps in separate parts, one of which is any reduction; each function is called in replica context."""
 
     local: Local
     optimizer: Rule
@@ -303,7 +303,7 @@ class Parts(Steps):
             move = _as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
         self.from_chief.take([variable.value for variable in CompiledModel(model).changing])
-        # Only these sums outlive the step, and the step after next reuses the memory.
+        # Only these sums outlive the step; the step after the next reuses their memory.
         return tf.raw_ops.DeepCopy(x=sums)
 
 
@@ -313,7 +313,7 @@ def in_replica(cluster: Cluster, function: Callable[..., Any], *arguments: Any) 
 
 
 def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
-    """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
+    """Make a call of `local` alone, from Python with one `Batch` of any size; `take` converts its result to a reduction's input."""
 
     def compute(batch: Batch) -> list[Any]:
         return take(local(batch))
@@ -328,8 +328,8 @@ def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -
 
 
 def make_train_call(steps: Steps) -> Any:
-    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns `StepSums.table`."""
-    # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
+    """Make a function that trains on a `Batch` of several steps with rates `[steps]` float32, and returns `StepSums.table`."""
+    # As in Keras' `fit`, nothing here depends on autograph; its conversion would take three times as long as tracing.
     run = tf.autograph.experimental.do_not_convert(steps.run)
 
     @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)])
@@ -345,7 +345,7 @@ def make_train_call(steps: Steps) -> Any:
 
 
 class ProfiledCall:
-    """A call of one step whose parts run one after the other, each awaited; all workers call it at the same step.
+    """Call of one step whose parts run one after the other, each awaited; all workers call it at the same step.
 
     The resulting weights are bit for bit those of `make_train_call`. Parts are timed from Python because TensorFlow's own
     clock (`tf.timestamp`) refuses to run with deterministic ops.
@@ -362,7 +362,7 @@ class ProfiledCall:
         """True after the first call, which traces."""
 
     def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
-        """As a `make_train_call` of one step; also returns the seconds of each part of `Stopwatch`, None for the first call: it traces."""
+        """Train one step as `make_train_call` does; also return the seconds of each part of `Stopwatch`, None for the first call."""
         watch = Stopwatch(self._cluster.settle)
         batch = batches.at(0)
         values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)
@@ -372,7 +372,7 @@ class ProfiledCall:
 
 
 def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | None = None) -> Callable[..., Any]:
-    # Without the part's own name, TensorFlow takes all parts for one function that is retraced repeatedly, and warns.
+    # Without separate names, TensorFlow takes all parts for one function that is retraced repeatedly, and warns.
     @functools.wraps(part)
     def call(*arguments: Any) -> Any:
         return cluster.run(part, arguments)
@@ -381,7 +381,7 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
 
 
 def make_test_call(local: Local, logs: keras_metrics.StepLogs | None = None) -> Any:
-    """A traced function of a batch's data without collectives, called on this worker: see `test_sums`."""
+    """Make a traced function of a batch's data without collectives, called on this worker: see `test_sums`."""
     run = local.cluster.run if not local.cluster.on_host else lambda function, arguments: function(*arguments)
 
     # In replica context, a mirrored metric's state is this worker's; elsewhere TensorFlow would sum it over all.

@@ -1,4 +1,4 @@
-"""The process beside each worker that starts it, watches it, and with its peers starts all workers again after a fault.
+"""Supervisor, the process beside each worker that starts it, watches it, and with its peers starts all workers again after a fault.
 
-Standard library only: it must not compete with the worker for memory, and must live when TensorFlow does not.
+Standard library only: it must not compete with the worker for memory, and must survive a failure of TensorFlow.
 """

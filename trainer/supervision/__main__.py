@@ -1,6 +1,6 @@
 """`python -m trainer.supervision ARGUMENTS`: supervise a worker, `python -m trainer ARGUMENTS`.
 
-Of the worker's arguments, `--run` and `--host` also lead to the launch's record, from which all else follows.
+The worker's arguments `--run` and `--host` also identify the launch's record, from which all other settings follow.
 """
 
 import argparse

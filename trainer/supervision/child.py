@@ -20,23 +20,23 @@ from trainer.supervision.failure import silent
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
 TAIL = 8192
-"""Bytes at the end of metrics.jsonl with the last records."""
+"""Bytes at the end of metrics.jsonl that are read for the last records."""
 STEP, PHASE = re.compile(rb'"step": (\d{1,15})[,}]'), re.compile(rb'"phase": "([^"\\]{1,60})"')
 END = re.compile(rb'"phase": "%b", "note": "([^"\\]{0,60})' % Phase.ENDED.encode())
 HANG, SHORTEST_HANG_S = 20, 60.0
-"""Training hangs if no step follows within so many times the longest interval before, but at least that many seconds."""
+"""Limits for a hanging training without a new step: a multiple of the longest earlier interval, and at least so many seconds."""
 STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-"""Starts a process: `subprocess.Popen`, or what stands in for it."""
+"""Function that starts a process: `subprocess.Popen` or a replacement."""
 
 
 class Standby:
     """A process beside a worker that has already imported TensorFlow, and becomes the next worker on request (`standby_process`)."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
-        """Start it with `--pipe` and `--parent`; call from the main thread, whose end would end it."""
+        """Start the process with `--pipe` and `--parent`. Call this from the main thread: the process ends with the calling thread."""
         reader, self._writer = os.pipe()
         words = [*command, "--pipe", str(reader), "--parent", str(os.getpid())]
         self._process = subprocess.Popen(words, env=dict(environment), pass_fds=[reader])
@@ -44,7 +44,7 @@ class Standby:
         self.pid = self._process.pid
 
     def become(self, arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
-        """Let it run `python -m trainer ARGUMENTS` in this environment; None if it is gone, or does not listen."""
+        """Let the process run `python -m trainer ARGUMENTS` in this environment; None if it is gone or does not listen."""
         order = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
         os.set_blocking(self._writer, False)
         try:
@@ -68,27 +68,27 @@ class Standby:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may give no sign of life, or make no progress, in seconds."""
+    """Longest times without a sign of life, and without progress, seconds."""
 
     silence: float
-    """Without a heartbeat."""
+    """Limit without a heartbeat."""
     hang: float
-    """In training, without a new step; less once it is known how long steps take."""
+    """Limit in training without a new step; shorter once the duration of steps is known."""
 
 
 class Pulse:
-    """Progress of a worker by its metrics.jsonl, with the times of the last changes."""
+    """Progress of a worker, from its metrics.jsonl, with the times of the last changes."""
 
     def __init__(self, path: Path, clock: Clock = CLOCK):
-        """Take the file; what is in it already does not count."""
+        """Take the file; its present content does not count."""
         self._clock, self._path, self.step, self.phase, self.end = clock, path, 0, str(Phase.STARTING), ""
         self.longest = 0.0
-        """Seconds between two changes of the step in training, at most."""
+        """Longest time between two steps in training, seconds."""
         self._stamp = self._now()
         self.heard_at = self.moved_at = clock.monotonic()
 
     def look(self) -> None:
-        """Read what is new; times are those of this process' clock, whatever the host's does."""
+        """Read new records; times are on this process' clock, so changes of the host's clock do not matter."""
         stamp = self._now()
         if stamp == self._stamp:
             if is_read_only(self._path):
@@ -111,7 +111,7 @@ class Pulse:
         self.step, self.phase, self.moved_at = step, phase, self.heard_at
 
     def hangs(self, limit: float) -> bool:
-        """Return whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
+        """Return whether training makes no progress for `limit` seconds, or for many times the duration of earlier steps."""
         usual = max(SHORTEST_HANG_S, HANG * self.longest) if self.longest else limit
         return self.phase == Phase.TRAINING and self._clock.monotonic() - self.moved_at > min(limit, usual)
 
@@ -136,18 +136,18 @@ class Child:
         clock: Clock = CLOCK,
         popen: Start = subprocess.Popen,
     ):
-        """Start it, if possible from `standby`; it writes to this process' standard output, and does not outlive this process."""
+        """Start the worker, if possible from `standby`. It writes to this process' standard output, and does not outlive this process."""
         self.pulse, self._clock = Pulse(metrics, clock), clock
         taken = standby.become(arguments, environment) if standby is not None else None
         self._process = taken or popen([*program, *arguments], env=dict(environment))
         self.pid = self._process.pid
         self.why = ""
-        """Why it was ended from here."""
+        """Reason why this process ended the worker; empty if it did not."""
 
     def wait(self, patience: Patience, look: Callable[[Pulse], str] = lambda _: "") -> int:
-        """Wait for its end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress.
+        """Wait for the worker's end, and return its exit code as a shell does; end it if it gives no sign of life or makes no progress.
 
-        `look` is called twice a second while it runs, and says why it must end for another reason; empty while there is none.
+        `look` is called twice a second while the worker runs. It returns any other reason to end the worker, empty while there is none.
         """
         while True:
             try:
@@ -177,5 +177,5 @@ class Child:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the worker has ended."""
         self._process.send_signal(number)

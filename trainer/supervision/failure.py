@@ -1,4 +1,4 @@
-"""A worker's failure: the rule which of several was the first, and a sentence, for supervisors and for the command that watches a run."""
+"""A worker's failure: the order of several failures, and a sentence, for supervisors and for commands that watch a run."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,24 +8,24 @@ from trainer.common.safe_text import printable
 from trainer.rundir.phases import Phase
 
 LOST = -1
-"""In place of an exit code: the worker was lost together with its supervisor, or with its host."""
+"""Value in place of an exit code if the worker was lost together with its supervisor or its host."""
 TEXT = 300
 """Most characters of a message."""
 
 
 class Kind(IntEnum):
-    """Where a failure comes from: a larger kind follows from a smaller one, whenever it was noticed."""
+    """Origin of a failure: a larger kind follows from a smaller one, whatever the order in which they were noticed."""
 
     OWN = 0
     LOST_PEER = 1
-    """The worker ended because it had lost another one."""
+    """The worker ended because it had lost another worker."""
     FOLLOWS = 2
-    """The worker was ended because another one had failed, or the other workers had already gone on without this one."""
+    """The worker was ended because another worker had failed, or because the others had already gone on without it."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a worker failed."""
+    """Description of a worker's failure."""
 
     host: str
     rank: int | str
@@ -33,20 +33,20 @@ class Failure:
     step: int
     phase: str
     at: float
-    """When, in seconds from any moment that is the same for all; one that fell silent counts from its last sign of life."""
+    """Time in seconds from a moment common to all workers; for a silent worker, the time of its last sign of life."""
     code: int | None = None
-    """Exit code, 128 and the signal's number if a signal ended it, or `LOST`."""
+    """Exit code, 128 plus the signal's number if a signal ended the worker, or `LOST`."""
     message: str = ""
-    """Why somebody ended it."""
+    """Reason given by the process that ended the worker."""
 
     @property
     def order(self) -> tuple[Kind, float]:
-        """The smallest is the first failure."""
+        """Sort key: the failure with the smallest key is the first one."""
         return self.kind, self.at
 
     @property
     def words(self) -> str:
-        """How the worker ended; empty if its end was not seen."""
+        """Text on the worker's end; empty if its end was not seen."""
         if self.message:
             return f"{printable(self.message, TEXT)}, {self._where}"
         if self.code == LOST:
@@ -65,12 +65,12 @@ class Failure:
 
 
 def kind_of(code: int | None, message: str = "", follows: bool = False) -> Kind:
-    """The kind of a failure; `follows`: somebody ended the worker, or left it behind, because of another one."""
+    """The kind of a failure; `follows`: the worker was ended, or left behind, because of another worker."""
     if follows:
         return Kind.FOLLOWS
     return Kind.LOST_PEER if code == RESTART and not message else Kind.OWN
 
 
 def silent(seconds: float) -> str:
-    """No sign of life for so long, in words."""
+    """Text on a silence of so many seconds."""
     return f"no heartbeat for {seconds:.0f} s"

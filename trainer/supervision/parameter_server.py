@@ -1,8 +1,9 @@
-"""Supervisors of an asynchronous run: while the chief trains, another host's worker starts again by itself, and nobody waits for it.
+"""Supervisors of an asynchronous run: while the chief trains, another host's worker starts again alone, and no worker waits for it.
 
-The chief's supervisor listens at its direct port, which its worker does not use; all others keep a connection to it. When its worker
-ends well, it says so, and they end theirs. When the connection ends without a word, the chief or its host is lost: the others end their
-workers, too, and all meet as those of a synchronous run do. A parameter server that is lost ends the chief, so this covers it as well.
+The chief's supervisor listens on its worker's direct port, which that worker does not use; all other supervisors keep a connection to
+it. When its worker ends well, it sends a message, and the others end their workers. If the connection ends without a message, the
+chief or its host is lost: the others end their workers, too, and all supervisors meet as in a synchronous run. The loss of a
+parameter server ends the chief, so it is covered as well.
 """
 
 import contextlib
@@ -27,14 +28,14 @@ from trainer.supervision.supervisor import AGAIN_S, Order, Supervisor, say
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """Message of the chief's supervisor when its worker has ended for good, by exit code."""
 SETTLED_S = 60.0
-"""A worker that ran so long did not fail because of how it starts."""
+"""Seconds after which a failure of a worker is not attributed to its start."""
 EVALUATOR_S = 10.0
-"""Seconds in which an evaluator that starts again with all others comes."""
+"""Seconds that the others wait for an evaluator that starts again with them."""
 LEFT = "the chief is lost, or its host"
 
 
 def of(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> Supervisor:
-    """The supervisor of a host of an asynchronous run."""
+    """Make the supervisor of a host of an asynchronous run."""
     return (WorkerSupervisor if post.rank else ChiefSupervisor)(post, clock, popen)
 
 
@@ -49,7 +50,7 @@ class AsynchronousSupervisor(Supervisor):
         return ["--server", str(servers.index(rank))] if rank in servers and rank not in self._post.apart else []
 
     def _enough(self, there: Collection[int]) -> bool:
-        """Return whether all hosts that training needs are there, and evaluators too or past their time to come."""
+        """Return whether all hosts needed for training are there, and evaluators are there or overdue."""
         ranks = set(range(self._post.workers))
         if not {rank for rank in ranks if self._post.apart.get(rank) != EVALUATOR} <= set(there):
             self._enough_at = math.inf
@@ -60,7 +61,7 @@ class AsynchronousSupervisor(Supervisor):
 
 
 class ChiefSupervisor(AsynchronousSupervisor):
-    """Tells the others how the chief's worker ended."""
+    """Supervisor of the chief, which informs the others of its worker's end."""
 
     def _train(self) -> Report:
         post = self._post
@@ -75,11 +76,11 @@ class ChiefSupervisor(AsynchronousSupervisor):
 
 
 class WorkerSupervisor(AsynchronousSupervisor):
-    """Starts its worker again while the chief trains."""
+    """Supervisor of another role, which starts its worker again while the chief trains."""
 
     _attendance: "Attendance"
     _failures = 0
-    """Ends of the worker in a row, soon after its start."""
+    """Number of successive ends of the worker soon after its start."""
 
     def _train(self) -> Report:
         with Attendance(self._post.rank, self._post.peers, self._post.secret, self._clock) as self._attendance:
@@ -112,14 +113,14 @@ class WorkerSupervisor(AsynchronousSupervisor):
         return bool(self._signalled) or self._attendance.over
 
     def _as_the_chief(self, report: Report) -> Report:
-        """The report of a worker that was ended because the chief's has ended."""
+        """The report of a worker that was ended because the chief's worker has ended."""
         if not self._attendance.over:
             return report
         codes = {word: code for code, word in ENDED.items()}
         return dataclasses.replace(report, code=codes.get(self._attendance.word, RESTART), message="")
 
     def _limit(self) -> str:
-        """Why this worker does not start again; empty if it does."""
+        """Reason why this worker does not start again; empty if it does."""
         limits, times = self._post.limits, self._history.restarts
         if len(times) >= limits.restarts:
             return f"recovery.max_restarts={limits.restarts} is reached"
@@ -141,13 +142,13 @@ class WorkerSupervisor(AsynchronousSupervisor):
         return report.code == PREEMPTED and self._attendance.word == ENDED[PREEMPTED]
 
     def _pass_on(self, number: int) -> None:
-        """Nothing: the chief needs its workers until its state is saved. `_look` ends this one."""
+        """Ignore the signal: the chief needs its workers until its state is saved. `_look` ends this worker."""
 
     def _may_request_entry(self, report: Report) -> bool:  # noqa: ARG002 - whatever it says
         return True
 
     def _enter(self, request: EntryRequest | None) -> None:  # noqa: ARG002 - its wait is over
-        """Raise: the chief trains, and this host need not wait for the others."""
+        """Raise ChiefTraining: this host need not wait for the others."""
         raise ChiefTraining
 
     def _meet(self, report: Report) -> int | None:
@@ -155,14 +156,14 @@ class WorkerSupervisor(AsynchronousSupervisor):
             return super()._meet(report)
         except ChiefTraining:
             if report.code in FINAL:
-                # It would fail again. Whoever watches ends the run; the others go on.
+                # The worker would fail again. A watching command ends the run; otherwise the others go on.
                 return report.code
             say("the chief trains: this worker joins it")
             return None
 
 
 class ChiefTraining(Exception):
-    """The chief trains."""
+    """Raised when the chief already trains."""
 
 
 class Attendance(SupervisorCall):
@@ -173,10 +174,10 @@ class Attendance(SupervisorCall):
         self.present = self.over = False
         """True once the chief's supervisor is there; true once that supervisor has gone."""
         self.word, self.since = b"", clock.monotonic()
-        """Last message of the chief's supervisor; start of this supervisor's wait for the chief's, on the monotonic clock."""
+        """Last message of the chief's supervisor; start of the wait for that supervisor, on the monotonic clock."""
 
     def run(self) -> None:
-        """Connect, and wait for the word."""
+        """Connect, and wait for the message."""
         sockets = handshake.connect_some(*self._place, (), [0], self._look, PAUSE_S, self._clock)
         for connection in sockets.values():
             self.present = True

@@ -1,4 +1,4 @@
-"""A supervisor's post: which worker of which launch it is responsible for, and how long it waits."""
+"""Assignment of a supervisor: its worker, its launch, and its limits for waiting."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,36 +20,36 @@ class Post:
     folder: Path
     """The worker's part of the run directory."""
     rank: int
-    """In the launch, as all ranks here. The workers of a generation are numbered in the same order, without those that are lost."""
+    """Rank in the launch, like all ranks here. A generation's workers are numbered in the same order, without lost ones."""
     hosts: Sequence[str]
-    """Names of all workers, by rank; those of spares follow."""
+    """Names of all workers, by rank, then of spares."""
     workers: int
-    """How many train; the hosts after them are spares."""
+    """Number of hosts that train; later hosts are spares."""
     endpoints: Sequence[str]
     """`address:port` of all hosts' workers for TensorFlow, by rank."""
     peers: Sequence[rendezvous.Address]
-    """Where all hosts listen for each other, by rank."""
+    """Addresses on which all hosts listen for each other, by rank."""
     secret: bytes
     launch: str
-    """Identifies the launch: what an earlier one left does not count."""
+    """Identity of the launch: files of an earlier launch do not count."""
     program: Sequence[str]
-    """How a worker's command line begins, `python -m trainer`."""
+    """Beginning of a worker's command line, `python -m trainer`."""
     worker: Sequence[str]
-    """Its arguments, to which the generation is added."""
+    """The worker's arguments, to which the generation is added."""
     standby: Sequence[str]
-    """The command line of a process that becomes the next worker; empty: a worker is started when it is needed."""
+    """Command line of a process that becomes the next worker; empty: a worker is only started when needed."""
     session: Sequence[str]
-    """The command that starts this supervisor's tmux session again; empty: it is not started again."""
+    """Command that starts this supervisor's tmux session again; empty: the session is not started again."""
     limits: Limits
     patience: Patience
     rejoin_wait: float
-    """Seconds within which all supervisors must come together after a fault."""
+    """Seconds within which all supervisors must meet after a fault."""
     elastic: Elasticity | None = None
-    """When the others go on without a host; None: never."""
+    """Condition under which the others go on without a host; None: never."""
     servers: Mapping[int, str] | None = None
     """`address:port` of the parameter servers of an asynchronous run, by the rank of their host; None: a synchronous run."""
     apart: Mapping[int, str] = field(default_factory=dict)
-    """The roles of its hosts that neither hand out steps nor compute any, by rank."""
+    """Roles of hosts that neither distribute nor compute steps, by rank."""
 
     @classmethod
     def read(cls, run: Path, name: str, worker: Sequence[str]) -> "Post":

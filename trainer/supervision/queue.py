@@ -1,9 +1,9 @@
 """`python -m trainer.supervision.queue RUN HOST ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`.
 
-There is no daemon: each queued worker waits in its run's tmux session, in a queue that its host keeps (`trainer.host.claims`). The
-tickets of a run's workers have the same time, so that all hosts agree on the order. A worker whose turn has come claims its port, and
-meets the others of its run there. If a run with an older ticket arrives only then, as two control nodes may queue at the same moment,
-the worker gives way: no two runs wait for each other. Once all have met, the place in the queue is given up, and the claim is kept.
+There is no daemon: each queued worker waits in its run's tmux session, in a queue of its host (`trainer.host.claims`). The tickets
+of a run's workers have the same time, so all hosts agree on the order. A worker whose turn has come claims its port and meets the
+other workers of its run there. If a run with an older ticket arrives only then (two control nodes may queue at the same moment), the
+worker gives way, so no two runs wait for each other. Once all workers have met, they leave the queue and keep their claims.
 """
 
 import contextlib
@@ -31,23 +31,23 @@ from trainer.supervision.supervisor import HANGUP_S, say
 
 SUPERVISOR = "trainer.supervision"
 LOOK_S = 3.0
-"""Between two looks at the queue."""
+"""Seconds between two looks at the queue."""
 MEET_S = 1.0
-"""Between two calls of a worker of the same run, whose host another run may still have."""
+"""Seconds between two attempts to reach a worker of the same run, whose host may still belong to another run."""
 DOWN_S = 10.0
-"""Seconds after SIGTERM in which a host that goes down ends this process."""
+"""Seconds after SIGTERM within which a host that shuts down ends this process."""
 MOMENT_S = 0.2
 KILLED = 128 + signal.SIGTERM
-"""The exit code with which this process is started again in its session."""
+"""Exit code after which this process is started again in its session."""
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 class WaitInterrupt(Exception):
-    """A signal came; its number is the argument."""
+    """Raised when a signal arrives; the argument is its number."""
 
 
 class OlderRun(Exception):
-    """A run with an older ticket has come, and goes first."""
+    """Raised when a run with an older ticket has arrived, which goes first."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,23 @@ class Place:
     """A worker's place in the queue of its host."""
 
     root: Path
-    """Its `worker_root`."""
+    """The host's `worker_root`."""
     folder: Path
     """The worker's part of the run directory."""
     run: str
     launch: str
-    """Identifies the launch."""
+    """Identity of the launch."""
     session: str
     ticket: str
     rank: int
     hosts: Sequence[str]
     """Names of all workers of the run, by rank."""
     peers: Sequence[tuple[str, int]]
-    """Where they listen for each other, by rank."""
+    """Addresses on which the workers listen for each other, by rank."""
     port: int
-    """Under which its claim is."""
+    """Port of the worker's claim."""
     ports: Sequence[int]
-    """All on which it listens."""
+    """All ports on which the worker listens."""
 
     @classmethod
     def read(cls, run: Path, name: str) -> "Place":
@@ -102,7 +102,7 @@ class Place:
 
     @property
     def claim(self) -> Path:
-        """Its claim on the port."""
+        """The worker's claim on the port."""
         return self.root / claims.CLAIMS / f"{self.port}.json"
 
     def content(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Turn:
         self._secret = read_secret(place.folder)
         self._looked_at, self._note = 0.0, ""
         self._gone: dict[str, float] = {}
-        """Sessions of claims that may return, and since when they are gone, on this process' clock."""
+        """Sessions of claims that may return, with the times since which they are gone, on this process' clock."""
 
     def wait(self) -> None:
         """Return once all workers of the run may start; WaitInterrupt if a signal comes first."""
@@ -133,31 +133,31 @@ class Turn:
             self._pause(LOOK_S)
 
     def _has_turn(self) -> bool:
-        """Wait for this worker's turn, and then for the others; whether all may start, or else begin again."""
+        """Wait for this worker's turn, then for the other workers; return whether all may start, else the wait begins again."""
         place = self._place
-        # What kills this process, or restarts its host, does not end the wait.
+        # A kill of this process, or a restart of its host, does not end the wait.
         write_json(place.folder / SUPERVISED, {"session": claims.session_command(place.session, str(place.folder))})
         self._claim()
         try:
             self._meet()
         except (ClusterError, OlderRun):
-            # The worker of a run that has just ended may still hold the port, and another one may come and give way at the same moment.
+            # The worker of a run that has just ended may still hold the port, and another one may arrive and give way at the same moment.
             self._release()
             return False
         place.entry.unlink()
-        # After a cut of the power it must not wait again for those that train.
+        # After a power cut, it must not wait again for runs that train.
         sync(place.entry.parent)
         return True
 
     def _claim(self) -> None:
-        """Claim the port once no other run has this host, or comes before."""
+        """Claim the port once no other run occupies this host or is ahead in the queue."""
         while True:
             with claims.locked(str(self._place.root)):
                 ahead = self._ahead()
                 if not ahead:
                     write_json(self._place.claim, self._place.content())
                     return
-                # One of an earlier process of this worker, for which an older run would wait.
+                # This removes a claim of an earlier process of this worker, for which an older run would wait.
                 self._release()
             self._tell(f"behind {ahead}")
             self._pause(LOOK_S)
@@ -168,11 +168,11 @@ class Turn:
             self._place.claim.unlink()
 
     def _ahead(self) -> str:
-        """Description of what comes first on this host; empty if nothing does."""
+        """Text on the run that is ahead on this host; empty if there is none."""
         tmux_socket.mend()
         place, there = self._place, claims.sessions()
         if place.session not in there:
-            # Then nor is it known which runs are alive.
+            # Then it is also unknown which runs are alive.
             return "tmux, which does not list this session"
         if older := self._older(there):
             return f"run {older}, which was queued before"
@@ -188,7 +188,7 @@ class Turn:
         return next((one["run"] for path, one in entries if claims.ticket_of(path) < self._place.ticket and one["session"] in there), "")
 
     def _holds(self, claim: Mapping[str, Any], there: Collection[str]) -> bool:
-        """Return whether another run has this host: its worker lives, or will return after a restart of the host."""
+        """Return whether another run occupies this host: its worker lives, or will return after a restart of the host."""
         session = claim["session"]
         if claim["run"] == self._place.run:
             return False
@@ -201,12 +201,12 @@ class Turn:
     def _meet(self) -> None:
         """Wait until all workers of the run are there."""
         secret = hashlib.sha256(b"turn" + self._secret).digest()
-        # On free hosts all come within a moment, and nothing was queued.
+        # On free hosts, all workers arrive within a moment, and nothing was queued.
         self._looked_at = self._clock.monotonic()
         sockets = handshake.assemble(self._place.rank, self._place.peers, secret, math.inf, self._look, MEET_S, self._clock)
         try:
             rendezvous.exchange(sockets, b"", self._clock)
-            # After the second exchange each knows that all have made the first. Of those who miss it, another may have begun.
+            # The second exchange proves to each worker that all have made the first. If one misses the second, another may have begun.
             with contextlib.suppress(*([rendezvous.ConnectionLoss] if self._leads(sockets) else [])):
                 rendezvous.exchange(sockets, b"", self._clock)
         finally:
@@ -217,7 +217,7 @@ class Turn:
         return all(peer > self._place.rank for peer in sockets)
 
     def _look(self, there: Collection[int]) -> bool:
-        """WaitInterrupt often while the others are awaited."""
+        """Check for signals while waiting for the others; raises WaitInterrupt."""
         self._pause(0.0)
         now = self._clock.monotonic()
         if now - self._looked_at >= LOOK_S:
@@ -229,7 +229,7 @@ class Turn:
         return False
 
     def _tell(self, note: str) -> None:
-        """Record what is awaited, and that this process is there."""
+        """Record the awaited event, and that this process is there."""
         if note == self._note:
             with contextlib.suppress(OSError):
                 os.utime(self._place.folder / METRICS)
@@ -254,12 +254,12 @@ class Turn:
         if number == signal.SIGHUP and self._clock.signal({signal.SIGTERM}, HANGUP_S) is None:
             if self.is_cancelled():
                 return self.give_up()
-            # Only the tmux server is gone. A server started with blocked signals would pass that on.
+            # Only the tmux server is gone. A new server that is started with blocked signals would pass the blocking on.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             if error := claims.start_session(claims.session_command(place.session, str(place.folder))):
                 say(f"error: tmux could not start session {place.session} again: {error}")
             return RESTART
-        # The host goes down, and what is started at its boot finds the file.
+        # The host goes down; the program that starts at its boot finds the file.
         self._metrics.phase(Phase.DOWN)
         alone = number == signal.SIGTERM and self._is_alone()
         if self.is_cancelled():
@@ -267,7 +267,7 @@ class Turn:
         return KILLED if alone else PREEMPTED
 
     def _is_alone(self) -> bool:
-        """Return whether SIGTERM came to this process only, for which other hosts wait: its session goes on, no other signal follows."""
+        """Return whether only this process received SIGTERM: its session goes on, and no other signal follows. Other hosts wait for it."""
         parent, deadline = os.getppid(), self._clock.monotonic() + DOWN_S
         while self._clock.monotonic() < deadline and os.getppid() == parent:
             if self._clock.signal(SIGNALS, MOMENT_S) is not None:

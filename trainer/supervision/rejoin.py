@@ -1,8 +1,8 @@
-"""How a host that was lost comes back to workers that train without it.
+"""Return of a lost host to workers that train without it.
 
-While a worker trains, its direct port is free. Its supervisor listens there for the hosts that are absent: its entry port. A supervisor
-that waits for the others without success requests entry at the ports of all. Once connected, it waits until the generation ends. The
-worker beside the entry port is requested to end with its epoch; all others end with it, and meet the newcomer.
+While a worker trains, its direct port is free. There its supervisor listens for absent hosts: this is its entry port. A supervisor that
+waits for the others without success requests entry at all ports. Once connected, it waits until the generation ends. The worker beside
+the entry port is requested to end at the end of its epoch; all others end with it, and meet the newcomer.
 """
 
 import contextlib
@@ -17,36 +17,36 @@ from trainer.common.errors import ClusterError
 from trainer.network import handshake
 
 REQUEST_AFTER_S = 5.0
-"""Seconds that a supervisor waits for the others before it asks whether they train."""
+"""Seconds that a supervisor waits for the others before it requests entry."""
 PAUSE_S = 1.0
-"""Between two requests."""
+"""Seconds between two requests."""
 CLOSE_S = 0.2
-"""Within which an entry port closes: the others, and who has come, wait for its supervisor."""
+"""Seconds within which an entry port closes, because the others and newcomers wait for its supervisor."""
 FINISHED, BROKEN_OFF = b"F", b"B"
-"""Messages of an entry port: the run has ended well, or was cancelled; the other supervisors have decided on its end after a fault."""
+"""Messages of an entry port: the run has ended well or was cancelled; the others have decided on its end after a fault."""
 ENDS = {
     FINISHED: "the others have ended the run without this host",
     BROKEN_OFF: "the others have ended the run after a fault; nothing starts again after that",
 }
-"""In words."""
+"""Texts for the messages."""
 Address = tuple[str, int]
 
 
 class RunEnd(ClusterError):
-    """The others have ended the run without this host."""
+    """Raised when the others have ended the run without this host."""
 
     def __init__(self, word: bytes):
-        """Take the message of an entry port."""
+        """Take the entry port's message."""
         super().__init__(ENDS[word])
         self.well = word == FINISHED
 
 
 class Admission(Exception):
-    """An entry port has accepted the request."""
+    """Raised when an entry port has accepted the request."""
 
 
 def _entry_secret(launch: bytes) -> bytes:
-    """Secret that a newcomer at an entry port proves to have, from the launch's secret."""
+    """Secret, derived from the launch's, that a newcomer must prove to have at an entry port."""
     return hashlib.sha256(b"newcomers" + launch).digest()
 
 
@@ -62,16 +62,16 @@ class EntryPort(threading.Thread):
         asked: Callable[[], None],
         clock: Clock = CLOCK,
     ):
-        """Open it; this thread calls `asked` when the first has come."""
+        """Open the port; its thread calls `asked` when the first newcomer has come."""
         super().__init__(daemon=True)
         self._place, self._absent, self._asked = (rank, addresses, _entry_secret(secret)), absent, asked
         self._closed, self._word, self._clock = threading.Event(), b"", clock
         self.newcomers: set[int] = set()
-        """Ranks of the hosts that have come."""
+        """Ranks of the newcomers."""
         self.start()
 
     def run(self) -> None:
-        """Listen; while another program holds the port, try again."""
+        """Listen; retry while another program holds the port."""
         while not self._closed.is_set():
             try:
                 sockets = handshake.connect_some(*self._place, self._absent, (), self._look, CLOSE_S, self._clock)
@@ -89,17 +89,17 @@ class EntryPort(threading.Thread):
         return self._closed.is_set()
 
     def close(self, word: bytes = b"") -> None:
-        """Close it, and tell those who have come a word, such as that the run has ended."""
+        """Close the port, and send a message to the newcomers, such as the end of the run."""
         self._word = word
         self._closed.set()
         self._clock.join(self)
 
 
 class SupervisorCall(threading.Thread):
-    """Connects to supervisors whose workers train, as long as the context lasts."""
+    """Context in which this supervisor tries to connect to supervisors whose workers train."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
-        """Take who connects, and where all listen."""
+        """Take the rank of the caller and all addresses."""
         super().__init__(daemon=True)
         self._place, self._clock, self._over = (rank, addresses, _entry_secret(secret)), clock, threading.Event()
 
@@ -118,10 +118,10 @@ class SupervisorCall(threading.Thread):
 
 
 class EntryRequest(SupervisorCall):
-    """Requests entry at the ports of all others."""
+    """Request for entry at the ports of all others."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
-        """Take who requests it, and where all listen."""
+        """Take the rank of the requester and all addresses."""
         super().__init__(rank, addresses, secret, clock)
         self._others = [peer for peer in range(len(addresses)) if peer != rank]
         self._sockets = dict[int, socket.socket]()
@@ -132,12 +132,12 @@ class EntryRequest(SupervisorCall):
             self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S, self._clock)
 
     def check(self) -> None:
-        """Raise Admission if a port has accepted."""
+        """Raise Admission if a port has accepted the request."""
         if self._sockets:
             raise Admission
 
     def wait(self) -> None:
-        """Wait at the ports that accepted until their generation ends; RunEnd if it was the last."""
+        """Wait at the accepting ports until their generation ends; raise RunEnd if it was the last one."""
         waiting = list(self._sockets.values())
         while waiting:
             for connection in self._clock.select(waiting, None):

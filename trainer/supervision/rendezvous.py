@@ -1,8 +1,8 @@
-"""How the supervisors of a run agree on what happens next, while none of its workers runs.
+"""Agreement of a run's supervisors on the next action, while none of its workers runs.
 
-They meet on the workers' direct ports, which are free then, and prove to each other that they know the launch's secret. The first of
-those that are there leads: the others send it their reports, and it sends all reports back. Each decides by itself from all reports, and
-goes on only if all have decided the same.
+They meet on the workers' direct ports, which are free then, and prove to each other that they have the launch's secret. The present
+supervisor of lowest rank leads: the others send it their reports, and it sends all reports back. Each decides by itself from all
+reports, and goes on only if all decisions are equal.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from trainer.supervision.restart_policy import Decision, Report
 
 LENGTH = struct.Struct("!I")
 LARGEST = 2**20
-"""Bytes of a message."""
+"""Largest size of a message, bytes."""
 TRAINS = b"T"
-"""Message of a supervisor, whose worker trains, to the other supervisors."""
+"""Message of a supervisor to the others that its worker trains."""
 ANSWER_S = 10.0
-"""Seconds within which a supervisor that has come must send its report."""
+"""Seconds within which a connected supervisor must send its report."""
 Address = tuple[str, int]
 Enough = Callable[[Collection[int]], bool]
-"""Returns whether the ranks that are there go on without the other ranks."""
+"""Function that returns whether the present ranks go on without the others."""
 
 
 class ConnectionLoss(ClusterError):
-    """A supervisor left while all were deciding; they meet again."""
+    """Raised when a supervisor has left during the decision; all meet again."""
 
 
 def agree(
@@ -44,21 +44,21 @@ def agree(
     enough: Enough,
     clock: Clock = CLOCK,
 ) -> "tuple[Decision, Start]":
-    """Decide with all supervisors that are there; return the decision and the start.
+    """Decide with all present supervisors; return the decision and the start.
 
     Args:
-        rank: this supervisor's.
-        addresses: of all workers' supervisors, by rank.
-        secret: of this launch.
+        rank: this supervisor's rank.
+        addresses: addresses of all workers' supervisors, by rank.
+        secret: this launch's secret.
         own: this supervisor's report.
         decide: a pure function of the reports.
         wait: seconds within which all must come.
-        enough: whether the ranks that are there go on without the other ranks.
-        clock: the time that passes meanwhile.
+        enough: returns whether the present ranks go on without the others.
+        clock: source of the time.
 
     Raises:
-        ClusterError: not all came, nor enough.
-        ConnectionLoss: one came, and left before all had decided.
+        ClusterError: neither all nor enough supervisors came.
+        ConnectionLoss: a supervisor came, and left before all had decided.
     """
     sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough, clock=clock)
     try:
@@ -66,7 +66,7 @@ def agree(
         digest = hashlib.sha256(json.dumps(dataclasses.asdict(decision)).encode()).digest()
         if other := [peer for peer, data in exchange(sockets, digest, clock).items() if data != digest]:
             raise ConnectionLoss(f"rank {other[0]} decided otherwise")
-        # Only the leader has compared all.
+        # Only the leader has compared all decisions.
         exchange(sockets, b"", clock)
     except BaseException:
         for connection in sockets.values():
@@ -76,10 +76,11 @@ def agree(
 
 
 class Start:
-    """A start that supervisors have agreed on: their connections stay open until their workers train.
+    """Start on which supervisors have agreed: their connections stay open until their workers train.
 
-    TensorFlow waits for minutes for a worker that ends before it has joined. The leader has a connection to each supervisor, the others
-    one to it. Who trains says so and leaves; who leaves without a word has lost its worker, and all others let theirs end, too.
+    TensorFlow waits minutes for a worker that ends before it has joined. The leader has a connection to each supervisor, and each other
+    supervisor one to the leader. A supervisor whose worker trains sends a message and leaves. One that leaves without a message has lost
+    its worker, and all others end their workers, too.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket]):
@@ -90,11 +91,11 @@ class Start:
 
     @property
     def peers(self) -> Collection[int]:
-        """The ranks to which there is a connection: of the leader, all that are there."""
+        """Ranks of the connected supervisors: for the leader, all present ones."""
         return self._sockets.keys()
 
     def is_lost(self) -> bool:
-        """Return whether a supervisor whose worker does not train yet has left, or can't be reached any more."""
+        """Return whether a supervisor whose worker does not train yet has left or is no longer reachable."""
         for peer, connection in list(self._sockets.items()):
             try:
                 word = connection.recv(len(TRAINS))
@@ -108,7 +109,7 @@ class Start:
         return False
 
     def close(self, trains: bool) -> None:
-        """Leave, and say whether this worker trains."""
+        """Leave, with a message if this worker trains."""
         for connection in self._sockets.values():
             with contextlib.suppress(OSError), connection:
                 connection.sendall(TRAINS if trains else b"")
@@ -116,7 +117,7 @@ class Start:
 
 
 def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own: Report, clock: Clock = CLOCK) -> dict[int, Report]:
-    """The reports of all who are there; the leader collects them, and sends them to the others."""
+    """The reports of all present supervisors; the leader collects them and sends them to the others."""
     sent = exchange(sockets, own.to_bytes(), clock)
     if all(peer > rank for peer in sockets):
         reports = {rank: own} | {peer: Report.from_bytes(data) for peer, data in sent.items()}
@@ -135,7 +136,7 @@ def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own:
 
 
 def exchange(sockets: Mapping[int, socket.socket], data: bytes, clock: Clock = CLOCK) -> dict[int, bytes]:
-    """Send the same bytes to all peers, also if one is gone, and return what each sent."""
+    """Send the same bytes to all peers, even if one is gone, and return each peer's bytes."""
     gone: ConnectionLoss | None = None
     for peer, connection in sockets.items():
         connection.settimeout(ANSWER_S)

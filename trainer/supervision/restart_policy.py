@@ -1,7 +1,7 @@
-"""Restart of all workers after one has ended. Pure functions: every supervisor computes the same from the same reports.
+"""Restart of all workers after one has ended. Pure functions: every supervisor computes the same result from the same reports.
 
-A worker that lost a peer, or that something killed, is started again. A worker that ended with a message for the user is not: the same
-program would end in the same way. Neither is a run that ends again and again at the same step.
+A worker that lost a peer or was killed is started again. A worker that ended with a message for the user is not, because the same
+program would end in the same way. Neither is a run that ends repeatedly at the same step.
 """
 
 import json
@@ -16,61 +16,61 @@ from trainer.network.member import named
 from trainer.supervision.failure import TEXT, Failure, kind_of
 
 FINAL = (DONE, FAILED, DIVERGED, PREEMPTED)
-"""Exit codes after which nothing starts again."""
+"""Exit codes after which no worker starts again."""
 LONG_AGO = 1e9
-"""In the report of a worker that was lost together with its supervisor: nobody knows when."""
+"""Seconds in the report of a worker that was lost together with its supervisor, at an unknown time."""
 FRUITLESS = 3
-"""A run ends at this restart in a row after which it got no further."""
+"""Number of successive restarts without progress at which a run ends."""
 LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How often workers start again."""
+    """Limits on restarts of workers."""
 
     restarts: int
-    """In one launch."""
+    """Most restarts in one launch."""
     per_hour: int
 
 
 @dataclass(frozen=True)
 class Elasticity:
-    """When the others go on without a host."""
+    """Conditions under which the others go on without a host."""
 
     wait: float
-    """Seconds in which it may return."""
+    """Seconds within which the lost host may return."""
     least: int
-    """Fewest workers that go on."""
+    """Fewest workers with which the run goes on."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Message of a supervisor to the other supervisors when its worker has ended."""
+    """Message of a supervisor to the others when its worker has ended."""
 
     generation: int
     """Generation of the worker that ended."""
     code: int
-    """Its exit code; 128 and the signal's number if a signal ended it; `LOST`."""
+    """The worker's exit code, 128 plus the signal's number if a signal ended it, or `LOST`."""
     step: int
-    """The last step that it recorded."""
+    """The last step that the worker recorded."""
     phase: str
     message: str
-    """Why this supervisor ended it; empty if it did not."""
+    """Reason why this supervisor ended the worker; empty if it did not."""
     ago: float
-    """Seconds since it ended."""
+    """Seconds since the worker ended."""
     restarts: int
-    """How often workers were started again, in this launch,"""
+    """Number of restarts in this launch."""
     in_last_hour: int
-    """and in the last hour."""
+    """Number of restarts in the last hour."""
     fruitless: int
-    """Restarts in a row after which the run got no further."""
+    """Number of successive restarts without progress."""
     reached: int
     """The largest step that the run had reached at the last restart; -1 before the first."""
     members: list[int]
-    """Ranks in the launch of the workers of that generation."""
+    """Ranks, in the launch, of that generation's workers."""
 
     def to_bytes(self) -> bytes:
-        """For the other supervisors."""
+        """The report as bytes for the other supervisors."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
@@ -89,39 +89,39 @@ class Report:
 
 @dataclass(frozen=True)
 class Decision:
-    """Next action of all supervisors."""
+    """Common next action of all supervisors."""
 
     generation: int
-    """Number of the workers that start now; 0: none, the run ends."""
+    """Generation of the workers that start now; 0: no worker starts, the run ends."""
     wait: float
-    """Seconds before they start."""
+    """Seconds before the workers start."""
     fruitless: int
     reached: int
     members: list[int]
-    """Ranks in the launch of the workers that start now; spares may be among them."""
+    """Ranks, in the launch, of the workers that start now; spares may be among them."""
     restart: int
     """Number of this restart in the launch, from 1."""
     why: str
 
 
 def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
-    """Return whether some of a launch's hosts, by rank, may train without the rest: more than half of them, or half of them with rank 0.
+    """Return whether some of a launch's hosts, by rank, may train without the rest: more than half, or half including rank 0.
 
-    So never do two groups without a common host both train. Only the launch's `workers` count, not its spares, whose ranks follow: either
-    group could have the spares.
+    This prevents two groups without a common host from both training. Only the launch's `workers` count. Its spares, whose ranks
+    follow, do not, because either group could have them.
     """
     twice = 2 * sum(rank < workers for rank in there)
     return len(there) >= least and (twice > workers or (twice == workers and 0 in there))
 
 
 def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, limits: Limits) -> Decision:
-    """Decide by the reports of the supervisors that are there.
+    """Decide from the reports of the present supervisors.
 
     Args:
-        reports: by rank.
+        reports: reports by rank.
         hosts: names of the launch's workers and, after them, of its spares; some may be lost.
-        workers: how many train. Those of lowest rank that are there do, so that spares only take the places of lost workers.
-        limits: how often workers start again.
+        workers: number of hosts that train: the present ones of lowest rank, so that spares only take the places of lost workers.
+        limits: limits on restarts.
     """
     newest = max(reports.values(), key=lambda one: one.generation)
     failures = [failure(reports[rank], rank, hosts[rank], newest.generation) for rank in sorted(reports)]
@@ -143,7 +143,7 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, li
 
 
 def _why_end(reports: Mapping[int, Report], code: int | None, fruitless: int, furthest: int, limits: Limits) -> str:
-    """Why nothing starts again; empty if all do."""
+    """Reason why no worker starts again; empty if all do."""
     restarts, in_last_hour = (max(getattr(one, name) for one in reports.values()) for name in ("restarts", "in_last_hour"))
     reasons = {
         "nothing starts again after that": code in FINAL,
@@ -157,11 +157,11 @@ def _why_end(reports: Mapping[int, Report], code: int | None, fruitless: int, fu
 
 
 def backoff(fruitless: int) -> float:
-    """Seconds before the next start: none after a fault of a run that makes progress, then twice as many each time."""
+    """Seconds before the next start: 0 if the run made progress before the fault, then doubling at each restart without progress."""
     return min(LONGEST_WAIT_S, 2.0**fruitless - 1)
 
 
 def failure(report: Report, rank: int = 0, host: str = "", newest: int = 0) -> Failure:
-    """The failure of a worker; one of a generation before the `newest` follows from that of the others."""
+    """The failure of a worker; in a generation before the `newest`, it follows from the others' failure."""
     kind = kind_of(report.code, report.message, follows=report.generation < newest)
     return Failure(host, rank, kind, report.step, report.phase, -report.ago, report.code, report.message)

@@ -1,4 +1,4 @@
-"""The run directory of a worker, which somebody may remove or move away while it trains: noticed, and put back as the launch wrote it."""
+"""The run directory of a worker: a removal or move during training is noticed, and the launch's files are restored."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 
 LAUNCHED = ("tf_config.json", "run_worker.sh", "secret")
 OF_ALL = ("config.yml", "cluster.json")
-"""Files that a launch writes into a worker's folder, and beside the folders of all workers."""
+"""Files that a launch writes into a worker's folder (LAUNCHED) and beside the folders of all workers."""
 
 
 class RunFolder:
@@ -26,13 +26,13 @@ class RunFolder:
         self._files = {path: (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) for path in named if path.is_file()}
 
     def is_lost(self) -> bool:
-        """Return whether the folder was removed, moved away or emptied. A disk that does not answer has lost nothing."""
+        """Return whether the folder was removed, moved away or emptied; a disk that does not answer does not count as a loss."""
         return any(map(_is_gone, (*self._files, self._own / METRICS)))
 
     def restore(self) -> None:
-        """Put back what the launch wrote, and write to this folder from now on; OSError.
+        """Restore the launch's files, and write to this folder from now on; raises OSError.
 
-        A process that is in the removed folder goes to the new one, with its output.
+        A process whose working directory is the removed folder moves to the new one, with its output.
         """
         make_folder(self._own)
         for path, (mode, content) in self._files.items():
@@ -46,7 +46,7 @@ class RunFolder:
                 (self._own / "tmp").mkdir(mode=0o700)
 
     def _write_log(self) -> None:
-        """Send this process' output to the log that is there now, if it goes to the one that was removed."""
+        """Send this process' output to the new log, if it goes to the removed one."""
         sys.stdout.flush()
         sys.stderr.flush()
         for stream in (1, 2):

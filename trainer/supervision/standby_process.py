@@ -1,8 +1,8 @@
 """Import what a worker needs, wait, then become `python -m trainer ARGUMENTS`: the import takes most of the time of a restart.
 
-A supervisor starts this process beside its worker (`trainer.supervision.child`) and writes to a pipe what it is to become. Until then it
-takes only what processor time is left over, is the first to go when memory is short, has no thread and no device of TensorFlow's, and ends
-with its supervisor. From then on nothing tells it from a process that was started with these arguments, except its command line.
+A supervisor starts this process beside its worker (`trainer.supervision.child`) and later writes the arguments to a pipe. Until then, the
+process uses only spare processor time, is the first to be killed when memory is short, has no threads and devices of TensorFlow, and ends
+with its supervisor. Afterwards, only its command line differs from that of a process that was started with these arguments.
 """
 
 import argparse
@@ -29,18 +29,18 @@ FIRST_TO_GO = 500
 
 
 def main() -> None:
-    """Import, wait, become what the pipe says; end if the supervisor closes it."""
+    """Import, wait, become the worker with the arguments from the pipe; end if the supervisor closes the pipe."""
     line = argparse.ArgumentParser(prog="python -m trainer.supervision.standby_process", description=__doc__)
     line.add_argument("--pipe", type=int, required=True, help="descriptor from which the order comes, as JSON")
     line.add_argument("--parent", type=int, required=True, help="process id of the supervisor")
     given = line.parse_args()
     die_with_parent(given.parent)
-    # Nothing is to be said of an end that somebody asked for.
+    # A requested end needs no message.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     score = _raise_score()
-    # As in a worker, for the same reason.
+    # A worker does the same, for the same reason.
     gc.disable()
-    # A thread's nice value is its own, and nobody but root may lower one again: it goes with this thread.
+    # A nice value belongs to a thread, and only root may lower it again: it ends with this thread.
     thread = threading.Thread(target=_import)
     thread.start()
     with open(given.pipe, "rb") as pipe:
@@ -60,13 +60,13 @@ def _import() -> None:
         for name in MODULES:
             importlib.import_module(name)
     except BaseException:
-        # A worker that is started anew shows whether it is more than a lack of memory.
+        # A newly started worker shows whether the cause is more than a lack of memory.
         traceback.print_exc()
         os._exit(RESTART)
 
 
 def _raise_score() -> str | None:
-    """Be the first that the kernel kills when memory is short; the score before, None if that can't be."""
+    """Make this process the kernel's first choice when memory is short; return the score before, None if it can't be changed."""
     with contextlib.suppress(OSError, ValueError):
         before = OOM.read_text(encoding="ascii").strip()
         OOM.write_text(str(min(1000, int(before) + FIRST_TO_GO)), encoding="ascii")

@@ -1,4 +1,4 @@
-"""A supervisor: starts its worker, and after a fault meets the others and starts it again, until the run ends."""
+"""Supervisor: starts its worker; after a fault, it meets the others and starts the worker again, until the run ends."""
 
 import contextlib
 import dataclasses
@@ -35,47 +35,47 @@ from trainer.supervision.run_folder import RunFolder
 
 HOUR_S = 3600.0
 AGAIN_S = 0.2
-"""Before the next try to meet the others."""
+"""Seconds before the next attempt to meet the others."""
 TELL_S = 30.0
-"""Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
+"""Seconds that a supervisor whose worker failed waits for the others to inform them."""
 MISSED_S = 15.0
-"""Seconds in which hosts that missed the decision to end the run can learn of it; `REQUEST_AFTER_S` of them pass before they ask."""
+"""Seconds in which hosts that missed the decision to end the run can learn of it, including `REQUEST_AFTER_S` before their request."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
-"""Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
+"""Reason for the end of a worker that saved its state together with all others, without a request to end the run."""
 MADE_ROOM = "ended its epoch to take a lost host in again"
-"""Why a worker ended that did so for a newcomer."""
+"""Reason for the end of a worker that made room for a newcomer."""
 REMOVED = "lost its run directory, which somebody removed or moved"
-"""Why a worker was ended that went on without the files of its run."""
+"""Reason for ending a worker that went on without the files of its run."""
 NOT_ALL = "another worker ended before all trained"
-"""Why a worker was ended that waited for one that never came: it lost a peer."""
+"""Reason for ending a worker that waited for one that never came: it lost a peer."""
 SPARE_WAITS = 3
-"""A spare waits so many times `rejoin_wait` for training to begin, or to go on: all may be lost, and nobody could tell it."""
+"""Multiple of `rejoin_wait` that a spare waits for training to begin or go on: if all others are lost, no host can inform it."""
 GRACE_S = 3.0
-"""Seconds that hosts which may go on wait for one that had been lost before."""
+"""Seconds that hosts which may go on wait for a host that had been lost before."""
 HANGUP_S = 1.0
-"""Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
+"""Seconds from the terminal's end to the return in a new session: a user who ends a session also ends its processes by then."""
 SAVE_S = 120.0
-"""Seconds in which a worker whose session was ended by hand may save its state."""
+"""Seconds for a worker to save its state after its session was ended by hand."""
 
 
 @dataclass
 class History:
-    """Record of earlier generations, which a supervisor needs also after it was killed."""
+    """Record of earlier generations, which a supervisor needs even after it was killed."""
 
     launch: str
     began: float = 0.0
-    """When the launch's first worker was started here, in seconds since 1970."""
+    """Start of the launch's first worker here, seconds since 1970."""
     generation: int = 0
     restarts: list[float] = field(default_factory=list)
-    """When, in seconds since 1970."""
+    """Times of restarts, seconds since 1970."""
     fruitless: int = 0
     reached: int = -1
     members: list[int] = field(default_factory=list)
-    """Ranks of the workers of this generation; empty before the first."""
+    """Ranks of this generation's workers; empty before the first generation."""
 
     @classmethod
     def read(cls, path: Path, launch: str) -> "History":
-        """That of the launch; an empty one if there is none."""
+        """Read the launch's record; empty if there is none."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             history = cls(**read_json(path)["history"])
             if history.launch == launch:
@@ -83,7 +83,7 @@ class History:
         return cls(launch)
 
     def recent(self, now: float) -> int:
-        """Restarts in the hour before `now`, in seconds since 1970; those of the future were before the clock was set back."""
+        """Number of restarts in the hour before `now`, seconds since 1970, without later times from before the clock was set back."""
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
@@ -93,7 +93,7 @@ class State(Enum):
     MEETING = auto()
     """Agrees with the others on the next generation."""
     WAITING = auto()
-    """As `MEETING`, where a signal ends the wait for the other supervisors."""
+    """As `MEETING`, but a signal ends the wait for the other supervisors."""
     TRAINING = auto()
     """Has a worker."""
     ENDED = auto()
@@ -105,30 +105,30 @@ FOLLOWING = {
     State.TRAINING: (State.MEETING, State.ENDED),
     State.ENDED: (),
 }
-"""The states that may follow each; a spare that stands by meets the others once more."""
+"""Allowed next states, by state; a spare that stands by meets the others again."""
 
 
 class Order(Enum):
-    """Requested end of a supervisor: from its signals, and from the file that marks a person's request."""
+    """Kind of a supervisor's requested end, according to its signals and to the file that marks a user's request."""
 
     GO_ON = auto()
     RETURN = auto()
-    """Only the tmux server is gone: end, and start again in a new session."""
+    """Only the tmux server is gone: end, and return in a new session."""
     GO_DOWN = auto()
-    """The host goes down: end, to be started again at its boot. Then both signals come, in any order."""
+    """The host goes down, with both signals in any order: end, to be started again at its boot."""
     CANCEL = auto()
-    """Somebody ends the run."""
+    """A user ends the run."""
 
 
 class EndRequest(KeyboardInterrupt):
-    """This supervisor was requested to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
+    """Raised when this supervisor must end while it waits for the others; no Exception, because asyncio keeps those inside a task."""
 
 
 class Supervisor:
     """Runs one worker, generation after generation."""
 
     def __init__(self, post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen):
-        """Read what an earlier supervisor of this launch left."""
+        """Read the files of an earlier supervisor of this launch."""
         self._clock, self._popen = clock, popen
         self._post, self._metrics, self._folder = post, Metrics(post.folder / METRICS), RunFolder(post.folder)
         self._file = post.folder / claims.SUPERVISED
@@ -139,16 +139,16 @@ class Supervisor:
         self._standby: Standby | None = None
         self._entry: EntryPort | None = None
         self._start: rendezvous.Start | None = None
-        """Open from the decision to restart until this worker's first step."""
+        """Start that is open from the decision to restart until this worker's first step."""
         self._newcomers: set[int] = set()
         """Ranks of lost hosts that are to join the next generation."""
         self._enough_at = math.inf
-        """Since when those that are there are enough to go on, on this process' clock."""
+        """Time since which the present hosts are enough to go on, on this process' clock."""
         self._signalled: dict[int, float] = {}
-        """When each signal came last, on this process' clock; SIGHUP is the end of the terminal."""
+        """Time of the last arrival of each signal, on this process' clock; SIGHUP is the end of the terminal."""
         self._state = State.MEETING
         self._ended = self._report(LOST, LONG_AGO, "")
-        """How this worker ended, for the others."""
+        """Report for the others on this worker's end."""
         self._code = PREEMPTED
         """This process' exit code."""
 
@@ -160,7 +160,7 @@ class Supervisor:
         return self.supervise()
 
     def supervise(self) -> int:
-        """As `run`, without handlers of signals, which only a process' main thread can have."""
+        """Supervise as `run` does, without signal handlers, which only a process' main thread can have."""
         if self._order is Order.CANCEL:
             return self._end(PREEMPTED)
         if not (self._history.generation or self._stands_by()):
@@ -176,7 +176,7 @@ class Supervisor:
         self._state = state
 
     def _next_generation(self) -> State:
-        """Meet the others; what follows."""
+        """Meet the others; return the next state."""
         code = self._meet(self._ended)
         if code is not None:
             self._code = code
@@ -187,7 +187,7 @@ class Supervisor:
         return State.MEETING
 
     def _generation(self) -> State:
-        """Train; what follows."""
+        """Train; return the next state."""
         report = self._train()
         if self._signalled or report.code == DONE or self._is_cancelled(report):
             self._code = report.code if report.code in FINAL else PREEMPTED
@@ -208,7 +208,7 @@ class Supervisor:
             say(f"=== generation {generation}, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%dT%H:%M:%SZ}, rank {post.rank}")
         members = self._history.members
         self._metrics.record("generation", number=generation, rank=members.index(post.rank), hosts=[post.hosts[one] for one in members])
-        # A clock may be wrong after a restart of the host.
+        # The clock may be wrong after a restart of the host.
         elapsed = max(0.0, self._clock.time() - self._history.began)
         given = ["--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
         arguments = [*post.worker, *given, *self._more_arguments()]
@@ -231,7 +231,7 @@ class Supervisor:
         return self._report(code, 0.0, MADE_ROOM if made_room else self._child.why)
 
     def _look(self, pulse: Pulse) -> str:
-        """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
+        """Reason why the worker must end, or empty. Once it trains, the next worker is prepared, and lost hosts may come."""
         tmux_socket.mend()
         self._open_entry()
         if pulse.phase in TOGETHER:
@@ -250,11 +250,11 @@ class Supervisor:
 
     @property
     def _lost_folder(self) -> bool:
-        """True if the run directory is to be put back: not that of a host that goes down, nor of a run that is deleted."""
+        """True if the run directory must be restored; not if the host goes down or the run is being deleted."""
         return self._folder.is_lost() and signal.SIGHUP not in self._signalled
 
     def _return_to_folder(self) -> None:
-        """Make the removed run directory again. The next worker, which was prepared in it, is gone with it."""
+        """Restore the removed run directory, with which the prepared next worker is gone, too."""
         if self._standby is not None:
             self._standby.end()
             self._standby = None
@@ -263,7 +263,7 @@ class Supervisor:
         self._record()
 
     def _open_entry(self) -> None:
-        """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
+        """Listen for lost hosts and spares once the worker trains; until then, the worker itself needs the port."""
         post, child, members = self._post, self._child, self._history.members
         absent = set(range(len(post.hosts))) - set(members)
         if not (post.elastic and absent and child and child.pulse.phase == Phase.TRAINING) or self._entry:
@@ -287,7 +287,7 @@ class Supervisor:
         self._start = None
 
     def _environment(self) -> dict[str, str]:
-        """That of a worker."""
+        """Environment of a worker."""
         return {**os.environ, "TF_CONFIG": json.dumps(self._cluster())}
 
     def _cluster(self) -> dict[str, Any]:
@@ -296,11 +296,11 @@ class Supervisor:
         return tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
 
     def _more_arguments(self) -> list[str]:
-        """Arguments of the worker besides the ones common to all roles."""
+        """Arguments of the worker besides those common to all roles."""
         return []
 
     def _record(self, **pids: int) -> None:
-        """Write what a later supervisor of this launch, or one after a restart of the host, must know."""
+        """Write the record for a later supervisor of this launch, or for one after a restart of the host."""
         known = {"history": dataclasses.asdict(self._history), "session": list(self._post.session)}
         try:
             write_json(self._file, {**known, "pids": {"supervisor": os.getpid(), **pids}})
@@ -314,7 +314,7 @@ class Supervisor:
         return Report(history.generation, code, step, phase, *rest)
 
     def _is_cancelled(self, report: Report) -> bool:
-        """Return whether the worker ended together with all other workers, by request to one of them or because the time is over."""
+        """Return whether the worker ended together with all others, at the request of one of them or at the time limit."""
         return self._was_cancelled(report.code)
 
     def _was_cancelled(self, code: int) -> bool:
@@ -323,7 +323,7 @@ class Supervisor:
     # --- between two generations
 
     def _meet(self, report: Report) -> int | None:
-        """Agree with the others on what follows; None: the next generation starts, else the exit code."""
+        """Agree with the others on the next action; None: the next generation starts, else the exit code."""
         ended_at = self._clock.monotonic()
         own = RESTART if report.code == LOST else report.code
         if self._stop_asked and report.code not in FINAL:
@@ -350,7 +350,7 @@ class Supervisor:
         return None
 
     def _await_disk(self) -> None:
-        """Wait while the run directory can't be written to, as long as the others wait for this host; ClusterError."""
+        """Wait while the run directory can't be written to, at most as long as the others wait for this host; raises ClusterError."""
         folder, deadline = self._post.folder, self._clock.monotonic() + self._rejoin_wait()
         if is_read_only(folder):
             say(f"waiting for the file system of {folder}, which is read-only")
@@ -360,7 +360,7 @@ class Supervisor:
             self._clock.sleep(AGAIN_S)
 
     def _tell_absent(self, start: rendezvous.Start) -> None:
-        """Tell the hosts that took no part in the decision to end the run; only the leader knows which did."""
+        """Inform hosts that missed the decision to end the run; done by the leader, which alone has the list of participants."""
         post, there = self._post, {self._post.rank, *start.peers}
         absent = set(range(len(post.hosts))) - there
         if min(there) != post.rank or not absent:
@@ -374,7 +374,7 @@ class Supervisor:
             entry.close(BROKEN_OFF)
 
     def _give_up(self, error: ClusterError, own: int) -> int:
-        """The exit code of one with whom the others do not go on, whose worker's is `own`."""
+        """Exit code of a supervisor with which the others do not go on; `own` is its worker's."""
         if isinstance(error, RunEnd) and error.well and (self._stands_by() or self._post.rank >= self._post.workers):
             return DONE
         if isinstance(error, RunEnd):
@@ -396,7 +396,7 @@ class Supervisor:
         post, waits_since = self._post, ended_at
         wait = self._rejoin_wait()
         if report.code in FINAL:
-            # Others that go on without a host must be told, too, and not only after it is clear that they do.
+            # Hosts that go on without a lost one must be informed, too, even before it is certain that they go on.
             wait = TELL_S + (post.elastic.wait if post.elastic else 0.0)
         while True:
             current = dataclasses.replace(report, ago=report.ago + self._clock.monotonic() - ended_at)
@@ -415,7 +415,7 @@ class Supervisor:
         return self._post.rejoin_wait * (SPARE_WAITS if self._stands_by() else 1)
 
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
-        """Agree with all supervisors on a decision and a start; Admission if the others trained without this host, and now take it in."""
+        """Agree with all supervisors on a decision and a start; raises Admission if the others trained without this host and admit it."""
         post, self._enough_at = self._post, math.inf
         asks = self._may_request_entry(report)
         with EntryRequest(post.rank, post.peers, post.secret, self._clock) if asks else contextlib.nullcontext() as request:
@@ -432,11 +432,11 @@ class Supervisor:
                 raise
 
     def _may_request_entry(self, report: Report) -> bool:
-        """Return whether the other hosts may train without this one, which then requests to be taken in."""
+        """Return whether the other hosts may train without this one, so that it must request entry."""
         return self._post.elastic is not None and report.code not in FINAL
 
     def _enter(self, request: EntryRequest | None) -> None:
-        """Wait at the ports that have accepted."""
+        """Wait at the ports that have accepted the request."""
         if request:
             request.wait()
 
@@ -444,9 +444,10 @@ class Supervisor:
         return restart_policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
 
     def _enough(self, there: Collection[int]) -> bool:
-        """Return whether the hosts that are there go on without the other hosts.
+        """Return whether the present hosts go on without the others.
 
-        Their time counts from when they are enough: a host that waited alone must not pull the first that comes away from the rest.
+        The wait counts from the moment when they are enough: otherwise a host that waited alone could start with the first arrival, without
+        the rest.
         """
         elastic, members = self._post.elastic, set(self._history.members)
         if elastic is None or not may_go_on(there, self._post.workers, elastic.least):
@@ -454,14 +455,14 @@ class Supervisor:
             return False
         everyone = set(range(self._post.workers))
         if everyone <= set(there) or (members <= set(there) and len(members) == self._post.workers):
-            # Whoever else may come would stand by.
+            # Any further host would only stand by.
             return True
         now = self._clock.monotonic()
         self._enough_at = min(self._enough_at, now)
         return now - self._enough_at >= (GRACE_S if members | self._newcomers <= set(there) else elastic.wait)
 
     def _wanted(self) -> str:
-        """How many workers must be there to go on, in words."""
+        """Text on the number of workers that must be present to go on."""
         elastic, all_of_them = self._post.elastic, self._post.workers
         if elastic is None:
             return "all workers"
@@ -488,7 +489,7 @@ class Supervisor:
     def _stop(self, number: int, _: Any) -> None:
         self._signalled[number] = self._clock.monotonic()
         if number == signal.SIGINT:
-            # Somebody at the session's terminal.
+            # A user at the session's terminal.
             with contextlib.suppress(OSError):
                 (self._post.folder / MARK).touch()
         if self._state is not State.WAITING:
@@ -496,12 +497,12 @@ class Supervisor:
         self._break_off()
 
     def _pass_on(self, number: int) -> None:
-        """Ask the worker to end."""
+        """Request the worker's end."""
         if self._child is not None:
             self._child.signal(number)
 
     def _hang_up(self, *_: Any) -> None:
-        """The session is gone: at somebody's request, or with its tmux server, and this supervisor returns in a new one."""
+        """React to the loss of the session: at a user's request, end; with its tmux server, return in a new session."""
         self._signalled[signal.SIGHUP] = self._clock.monotonic()
         if self._order is Order.CANCEL:
             self._stop(signal.SIGTERM, None)
@@ -513,7 +514,7 @@ class Supervisor:
         return bool(self._signalled.keys() - {signal.SIGHUP})
 
     def _break_off(self) -> None:
-        """Leave the wait for the others; once, as signals come in pairs."""
+        """Leave the wait for the others, only once, because signals come in pairs."""
         if self._state is State.WAITING:
             self._go_to(State.MEETING)
             raise EndRequest
@@ -521,7 +522,7 @@ class Supervisor:
     @property
     def _order(self) -> Order:
         if (self._post.folder / MARK).exists():
-            # Perhaps while no supervisor was there.
+            # The request may have come while no supervisor was there.
             return Order.CANCEL
         if self._stop_asked:
             return Order.GO_DOWN
@@ -541,7 +542,7 @@ class Supervisor:
         if order is Order.RETURN:
             return self._return()
         if order is Order.GO_DOWN and code != DONE:
-            # What is started at the host's boot finds the file.
+            # The program that starts at the host's boot finds the file.
             self._metrics.phase(Phase.DOWN)
             return PREEMPTED
         if order is Order.CANCEL and signal.SIGHUP in self._signalled:
@@ -554,12 +555,12 @@ class Supervisor:
         return code
 
     def _write_end(self, code: int) -> None:
-        """As the session's shell does, which has gone with it."""
+        """Write the exit code as the session's shell would, which is gone with the session."""
         post = self._post
         times = {"started_at": self._history.began, "ended_at": self._clock.time()}
         write_json(post.folder / claims.EXIT, {"host": post.hosts[post.rank], "rank": post.rank, "exit_code": code, **times})
 
 
 def say(words: str) -> None:
-    """Tell the user, in worker.log."""
+    """Write a message for the user to worker.log."""
     print(words, file=Log(sys.stderr), flush=True)

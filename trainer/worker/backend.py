@@ -1,4 +1,4 @@
-"""TensorFlow's part of a worker: joining the cluster, asking after peers, the engine that trains, TensorBoard's events.
+"""TensorFlow's part of a worker: joining the cluster, checking on peers, the engine that trains, TensorBoard's events.
 
 Nothing else between a worker's command line and its files needs TensorFlow.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from trainer.parameter_server.roles import Task
 
 LIBRARIES = ("tensorflow", "keras")
-"""Libraries that take most of the time to import."""
+"""Libraries with the slowest imports."""
 MODULES = (*LIBRARIES, "trainer.worker.process", "trainer.network.cluster", "trainer.worker.loop", "trainer.worker.choose_engine")
 """Modules that a standby process imports ahead of its worker's start."""
 
 
 def join(task: "Task | None", threads: int, gpus: int, direct_port: int) -> "Cluster":
-    """Join the cluster in TF_CONFIG; return once all workers are there. `task`: the chief's of an asynchronous run."""
+    """Join the cluster in TF_CONFIG; return once all workers are there. `task`: the chief's task in an asynchronous run."""
     if task is not None:
         from trainer.parameter_server.coordinator import Coordinator
 
@@ -41,7 +41,7 @@ def join(task: "Task | None", threads: int, gpus: int, direct_port: int) -> "Clu
 
 
 def ask(rank: int) -> "Answer":
-    """Ask a worker of the running cluster whether it is alive."""
+    """Check whether a worker of the running cluster is alive."""
     from trainer.network.cluster import ask
 
     return ask(rank)
@@ -74,7 +74,7 @@ class EventFile:
         import tensorflow as tf
         from tensorflow.core.framework.summary_pb2 import DATA_CLASS_SCALAR, SummaryMetadata
 
-        # The metadata that `tf.summary.scalar` adds; it needs the package tensorboard, which nodes do not have.
+        # The metadata that `tf.summary.scalar` would add; that function needs the package tensorboard, which nodes do not have.
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"), data_class=DATA_CLASS_SCALAR)
         with self._writer.as_default(step=step):
             for tag, value in values.items():

@@ -1,4 +1,4 @@
-"""How a run's engine is made: how its gradients are sent, and how a step is divided over the workers."""
+"""Construction of a run's engine, with its reduction and the division of a step over the workers."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ from trainer.user_code.undo import is_users, undone
 
 
 def make_engine(job: Job, cluster: Cluster, before: Progress, kept: EarlierChoice) -> Engine:
-    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then.
+    """Make the engine of a run's model on a connected cluster; `before` is an earlier launch's progress, `kept` its measurements.
 
     All workers make it at once.
     """
@@ -56,9 +56,9 @@ def make_engine(job: Job, cluster: Cluster, before: Progress, kept: EarlierChoic
 
 
 def _check_metrics(job: Job, local: worker_step.Local, first: Callable[[], Any]) -> None:
-    """Refuse metrics of the user's own that keep no sums of the first rows, which `first` returns; made-up ones have shown nothing."""
+    """Refuse the user's own metrics whose states are not sums, tried on the first rows (`first`): made-up rows do not show every fault."""
     model, placements = local.model, local.placements
-    # Keras keeps those of `compile` in one of its own.
+    # Keras keeps the metrics of `compile` inside one of its own.
     given = [one for one in [*CompiledModel(model).compiled_with, *model.metrics] if isinstance(one, keras.metrics.Metric)]
     if placements is None or CompiledModel(model).overridden() or not any(map(is_users, given)):
         return
@@ -71,7 +71,7 @@ def _check_metrics(job: Job, local: worker_step.Local, first: Callable[[], Any])
 
 
 def _of_program(job: Job, program: Program) -> Engine:
-    """The engine of a model whose step sees the whole batch; ConfigError if batches are to be measured."""
+    """Make the engine of a model whose step sees the whole batch; ConfigError if batch sizes are to be measured."""
     program.shares = batch_shares.given(job.config.train, program.local.cluster.member.workers)
     if program.shares is None:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _of_program(job: Job, program: Program) -> Engine:
 
 @dataclass(frozen=True)
 class _Measured:
-    """An engine of steps in parts; where the configuration says `auto`, what was measured by earlier launches, or is now."""
+    """Maker of an engine of steps in parts; `auto` in the configuration uses measurements, by earlier launches or new."""
 
     job: Job
     cluster: Cluster
@@ -93,7 +93,7 @@ class _Measured:
     kept: EarlierChoice
 
     def engine(self) -> Engine:
-        """Measure, choose and make it; all workers do so at once."""
+        """Measure, choose and make the engine; all workers call this at once."""
         chosen, choice = self._reduction()
         engine = Engine(self.job, build_step.assemble(self.local, self.job.config, chosen), choice)
         engine.shares = self._shares(engine)
@@ -124,7 +124,7 @@ class _Measured:
         job, spec = self.job, self.local.spec
         some = job.manifest.order[job.counts.validation_images :][:batch]
         sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
-        # A function of the user's own may have made other columns of them.
+        # The user's own function may have changed the columns.
         sides = sides if len(sides) == len(spec.varying) else None
         return auto_reduction.own_seconds(self.cluster, self._timed.forward_backward_call, batch_arrays.blank(spec, batch, sides))
 
@@ -135,5 +135,5 @@ class _Measured:
 
     @functools.cached_property
     def _timed(self) -> worker_step.Local:
-        """Computation that exchanges nothing, and draws no random numbers that count on."""
+        """Computation without any exchange, and without advancing the run's random numbers."""
         return self.local if self.local.placements is None else dataclasses.replace(self.local, placements=None)

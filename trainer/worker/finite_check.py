@@ -1,4 +1,4 @@
-"""Refusal of numbers that are none: a loss or a weight that became NaN or infinite."""
+"""Refusal of non-finite numbers: a loss or a weight that became NaN or infinite."""
 
 import math
 from typing import TYPE_CHECKING
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class FiniteCheck:
-    """Raises Diverged, with the step and a fix; where a callback ends the training at a NaN, nothing."""
+    """Check that raises Diverged with the step and a fix; it is off if a callback ends the training at a NaN."""
 
     def __init__(self, job: Job, engine: "Engine", off: bool):
-        """Take the run and its weights as they are before the first step; `off`: a callback checks instead."""
+        """Take the run and its weights before the first step; `off`: a callback checks instead."""
         self._config, self._counts, self._engine, self._off = job.config, job.counts, engine, off
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in engine.read(engine.weights)]
 
     def check_losses(self, step: int, sums: StepSums, rates: np.ndarray) -> None:
-        """Check the sums of steps after `step`, with their learning rates. Another metric may be no number, and a later update go on."""
+        """Check the losses of the steps after `step`, with their learning rates. Other metrics may be NaN without ending the run."""
         names, metrics = self._engine.results.columns, sums.metrics
         losses = [column for column, name in enumerate(names) if name.endswith("loss")]
         bad = np.argwhere(~np.isfinite(metrics[:, losses]))
@@ -40,7 +40,7 @@ class FiniteCheck:
             raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
 
     def check_weights(self, step: int) -> None:
-        """Check the weights after `step`, without those that were none from the start."""
+        """Check the weights after `step`, except those that were not finite from the start."""
         arrays = self._engine.read(self._engine.weights)
         largest = (np.abs(array).max(initial=0) for array, number in zip(arrays, self._numbers, strict=True) if number)
         self.check(step, float(np.max([0.0, *largest])), "a weight")

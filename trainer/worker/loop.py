@@ -1,4 +1,4 @@
-"""One worker's training: join, restore, then Keras' own `fit`, whose steps, validations and records are these, and the end."""
+"""One worker's training: join, restore, run Keras' own `fit` with the steps, validations and records below, and end."""
 
 import gc
 import math
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Interrupted(Exception):
-    """All workers agreed to leave `fit`: to stop, or to start again with a host that was lost."""
+    """Raised when all workers have agreed to leave `fit`: to stop, or to start again with a host that was lost."""
 
     def __init__(self, code: int):
-        """Take PREEMPTED or RESTART."""
+        """Take the exit code, PREEMPTED or RESTART."""
         super().__init__()
         self.code = code
 
@@ -49,7 +49,7 @@ class Trainer:
     """One worker's training; the `Loop` of its callbacks."""
 
     def __init__(self, job: Job, cluster: "Cluster"):
-        """Build the model and everything around it under the strategy's scope."""
+        """Build the model and its surroundings under the strategy's scope."""
         self.job, self.cluster = job, cluster
         config = job.config
         job.metrics.phase(Phase.CONNECTING)
@@ -64,20 +64,20 @@ class Trainer:
         self._last: tuple[str, int, dict[str, Any]] | None = None
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self._unrecorded = 0.0
-        """Seconds of calls since a step has ended."""
+        """Seconds of calls since the last step ended."""
         self._logs: dict[str, Any] = {}
-        """Logs of the epoch so far, as `fit` gives them to callbacks."""
+        """Logs of the epoch so far, as `fit` passes them to callbacks."""
         self._feed: Iterator[Any] = iter(())
         self._begun = 0
-        """Steps of the epoch that have begun."""
+        """Number of the epoch's steps that have begun."""
         self._by_block = False
-        """True if a call takes no more steps than lie between two hooks of batches."""
+        """True if a call takes at most the steps between two batch hooks."""
         self._stops = self._saves = False
-        """True if requested with the last call, and not done yet."""
+        """True if a stop or a save was requested with the last call and is not done yet."""
         self._epoch_rate = 0.0
-        """Learning rate of the epoch, before callbacks change it at the epoch's end."""
+        """Learning rate of the epoch, before callbacks change it at its end."""
         self._row: dict[str, Any] = {}
-        """Row of history.csv of the epoch that ended last."""
+        """Row of history.csv of the last finished epoch."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -86,7 +86,7 @@ class Trainer:
         self.validation = Validation(self.job, self.engine, self.cluster)
 
     def run(self) -> int:
-        """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
+        """Train to the end or to a stop, and return DONE or PREEMPTED; raise Diverged for a NaN, tf.errors.OpError if a peer is lost."""
         self.job.metrics.phase(Phase.TRACING)
         self.engine.trace()
         gc.freeze()
@@ -97,7 +97,7 @@ class Trainer:
         self.variables = [*self.engine.variables, *self.callbacks.variables]
         self._load_initial_weights()
         self.progress = self.resuming.restore(self.variables, self.memories)
-        # Any workers may be lost, and any of the others be the next chief.
+        # Any worker may be lost, and any other one may be the next chief.
         saved, copy = self.progress.step, "all" if self.job.config.recovery.elastic else self.job.config.checkpoint.copy
         self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
         self._remember()
@@ -130,21 +130,21 @@ class Trainer:
         self.engine.fit(self, self.callbacks, epoch, len(self.validation.batches))
 
     def _offer_existing(self) -> None:
-        """Offer snapshots to evaluators again, of which they may have lost some; they know those that they have evaluated."""
+        """Offer snapshots to evaluators again, because they may have lost some; they skip those that they have evaluated."""
         done = self.progress.step // self.job.counts.steps_per_epoch
         for epoch in existing_epochs(self.job.run):
             if epoch <= done:
                 self.engine.offer(epoch)
 
     def _make_room_for_host(self) -> None:
-        """End all workers with this epoch, whose state is saved, if they are to start again with a host that was lost."""
+        """If a lost host is to join, end all workers at this epoch's end, when its state is saved, so that they start again with it."""
         if self.job.config.recovery.elastic and self.shared.any(self.job.room_asked()):
             self.saving.settle()
             self.job.metrics.phase(Phase.ENDED, ROOM)
             raise Interrupted(RESTART)
 
     def _load_initial_weights(self) -> None:
-        """On the chief, whose weights all workers start with, unless there is a state."""
+        """Load `train.weights` on the chief, whose weights all workers take at the start, unless there is a state."""
         job, given = self.job, self.job.config.train.weights
         if not given or not self.cluster.member.is_chief or self.resuming.begun:
             return
@@ -162,7 +162,7 @@ class Trainer:
         return best_epoch.stalled(rows, train.monitor, train.patience)
 
     def _remember(self) -> None:
-        """Store what was measured in the state, so that a resumed run keeps it."""
+        """Store the measurements in the state, so that a resumed run keeps them."""
         if self.cluster.member.workers > 1:
             self.progress.method = self.engine.choice.name
         if self.job.config.train.batch_sizes == batch_shares.CALIBRATED:
@@ -172,17 +172,17 @@ class Trainer:
         """See `Loop`."""
         done = self.progress.step - epoch * self.job.counts.steps_per_epoch
         self._last, self._begun = None, done
-        # A callback may have asked for the end before the first batch; `fit` takes that one.
+        # A callback may have requested the end before the first batch; `fit` still takes that batch.
         asked = self.callbacks.anywhere and self.shared.any(bool(self.model.stop_training))
         self._by_block = self.callbacks.per_batch or asked
         self.job.metrics.phase(Phase.TRAINING, f"epoch {epoch + 1}")
         self._feed = self._timed(self._feeder.epoch(self.job.plan(epoch + 1), self._calls(epoch + 1)))
         if self.progress.metrics:
-            # `fit` has reset them.
+            # `fit` has reset the metrics.
             self.engine.results.show(self.progress.metrics)
 
     def train(self, last: int) -> dict[str, Any]:
-        """See `Loop`. Without hooks of batches, a call may take the steps of several."""
+        """See `Loop`. Without batch hooks, one call may take the steps of several batches."""
         while self._begun <= last and (fed := next(self._feed, None)) is not None:
             (call, batch), waited = fed
             self._begun = call.first + call.steps
@@ -208,12 +208,12 @@ class Trainer:
         self.progress.ended, self.progress.ended_by = ended, self.callbacks.ended_by if ended else ""
 
     def _ends_inside(self) -> bool:
-        """Return whether no more steps follow in this epoch, though it has more."""
+        """Return whether training ends inside this epoch, before its last step."""
         progress, counts = self.progress, self.job.counts
         return progress.ended or (progress.step >= counts.total_steps and progress.step % counts.steps_per_epoch > 0)
 
     def _save_inside(self) -> None:
-        """Save the state, as was asked, and stop if that was asked, too; at the end of an epoch its record comes first."""
+        """Save the state as requested, and stop if requested; at an epoch's end, its record comes first."""
         if self._epoch_is_over():
             return
         self._saves = False
@@ -242,7 +242,7 @@ class Trainer:
         first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
         every, profile_every = config.checkpoint.every_steps, self.engine.profile_every
-        # Hooks of batches are called between calls.
+        # Batch hooks run between calls.
         block = self.callbacks.block if self._by_block else counts.steps_per_epoch
         for start in range(first // block * block, last, block):
             end = min(start + block, last)
@@ -251,7 +251,7 @@ class Trainer:
 
     @staticmethod
     def _timed(feed: Any) -> Any:
-        """Pairs of the next batches and the seconds spent waiting for them."""
+        """Yield the next batches with the seconds spent waiting for them."""
         while True:
             begun = time.monotonic()
             fed = next(feed, None)
@@ -277,7 +277,7 @@ class Trainer:
         self.saving.check()
 
     def _record(self, epoch: int, sums: StepSums, waited: float, rate: float) -> None:
-        """Count steps that have ended, with the seconds since others did."""
+        """Count finished steps, with the seconds since the last finished ones."""
         seconds, self._unrecorded = self._unrecorded, 0.0
         self._add(sums, seconds)
         self._logs = self.shared.logs(self.engine.results, self.progress.metrics)
@@ -289,7 +289,7 @@ class Trainer:
         return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
 
     def _save_is_due(self) -> bool:
-        """On the chief, which asks all workers to save, so that they do after the same step."""
+        """Return whether the chief must request a save; all workers receive its request, so they save after the same step."""
         every = self.job.config.checkpoint.every_seconds
         late = every is not None and time.monotonic() - self._saved_at >= every
         return late and self.cluster.member.is_chief and not self.saving.busy
@@ -302,7 +302,7 @@ class Trainer:
         progress.seconds += seconds
 
     def _rate(self, epoch: int) -> float:
-        """The learning rate at the start of an epoch; of a compiled model's own optimizer, the current one."""
+        """The learning rate at the start of an epoch; for a compiled model's own optimizer, its current rate."""
         rate = self.engine.rate
         return schedule.learning_rate(self.job.config, self.job.counts, epoch - 1) if rate is None else rate
 
@@ -319,7 +319,7 @@ class Trainer:
         return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
-        """See `Loop`; the last epoch is recorded when the training ends, which may change the weights."""
+        """See `Loop`; the last epoch is recorded at the end of the training, which may change the weights."""
         epoch += 1
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
@@ -353,7 +353,7 @@ class Trainer:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self._saves = False
         self.job.metrics.phase(Phase.SAVING, f"epoch {epoch}")
-        # Its thread frees space on a full disk, and so may what follows.
+        # The saver's thread frees space on a full disk, and so may the following lines.
         self.saving.settle()
         self.recorder.events(row)
         if self.cluster.member.is_chief:
@@ -378,14 +378,14 @@ class Trainer:
         return (epoch + 1) % self.job.config.train.validate_every == 0 or self._is_over()
 
     def test(self, first: int, last: int) -> dict[str, Any]:
-        """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
+        """See `Loop`. Each worker takes some batches, then one all-reduce follows; with batch hooks, each worker takes all batches."""
         if first == 0:
             self.job.metrics.phase(Phase.VALIDATING)
         sums = self.validation.sums(first, last, in_order=self.callbacks.per_test_batch)
         return self.shared.logs(self.engine.validation_results, sums)
 
     def _trained(self) -> None:
-        """Add the time since the last call; it includes validation and saving, during which steps wait."""
+        """Add the time since the last call, including validation and saving, during which steps wait."""
         now = time.monotonic()
         self.progress.seconds_training += now - self._training_since
         self._training_since = now
@@ -399,14 +399,14 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def _make_room(self) -> bool:
-        """Delete what this worker can do without; its newest intact state stays."""
+        """Delete files that this worker can do without; its newest intact state stays."""
         unfinished = list((self.job.run / "checkpoints").glob(".part-*")) if self.cluster.member.is_chief else []
         for path in unfinished:
             path.unlink(missing_ok=True)
         return self.saving.free() or bool(unfinished)
 
     def _save_again(self) -> None:
-        """Retry what a run exists for: state, snapshot and history."""
+        """Retry to save a run's essential files: state, snapshot and history."""
         if not self.saving.complete or self.saving.saved != self.progress.step:
             self._save_state()
             self.saving.settle()
@@ -429,7 +429,7 @@ class Trainer:
         by_rank = self.shared.check_weights("at the end")
         self.saving.settle()
         stopped = stopped and not self._is_over()
-        # One worker's is enough: the others may be asked later, and only the chief looks at the clock.
+        # One worker's request is enough: others may receive theirs later, and only the chief looks at the clock.
         asked = self.shared.any((self.job.own / MARK).exists() or self._out_of_time())
         state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
         self._save_again()

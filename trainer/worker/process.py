@@ -34,26 +34,26 @@ PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "Can
 
 @dataclass(frozen=True)
 class Launch:
-    """Launch of a worker: the options of `python -m trainer train`."""
+    """Options of `python -m trainer train`, which launch a worker."""
 
     run: Path
     host: str
-    """Its name in the inventory."""
+    """The host's name in the inventory."""
     published: Published
     caches: Path
     threads: int
     gpus: int
     direct_port: int
-    """For these three see `trainer.network.cluster.Cluster`."""
+    """For this and the next two fields see `trainer.network.cluster.Cluster`."""
     start_deadline: float
-    """Seconds that the others may take to start."""
+    """Seconds that the other workers may take to start."""
     weights: Path | None = None
     generation: int = 1
-    """Counts the starts of all workers in one launch: one of another generation is kept out."""
+    """Number of the start of all workers in one launch: a worker of another generation is kept out."""
     elapsed: float = 0.0
     """Seconds since the launch."""
     server: int | None = None
-    """Index of the parameter server that runs beside this process; None: none does."""
+    """Index of the parameter server beside this process; None if there is none."""
 
     @property
     def own(self) -> Path:
@@ -116,7 +116,7 @@ def _evaluate(launch: Launch, metrics: Metrics, task: Task) -> NoReturn:
 
 
 def _unforeseen(error: Exception, run: Path) -> int:
-    """Report what ended this worker; return its exit code."""
+    """Report the error that ended this worker; return its exit code."""
     if full(error):
         print(f"error: {shortage(Path(getattr(error, 'filename', None) or run), error)}. {FIX}", file=sys.stderr)
         return FAILED
@@ -128,9 +128,9 @@ def _unforeseen(error: Exception, run: Path) -> int:
 
 
 def _is_a_peers(error: Exception) -> bool:
-    """Return whether an error of TensorFlow's comes from the loss of another process, or of what was sent to it.
+    """Return whether a TensorFlow error comes from the loss of another process, or from data lost on the way to it.
 
-    On five hosts, a parameter server's chief once got `INTERNAL: Unable to parse request` of an intact request.
+    On five hosts, the chief of a run with parameter servers once got `INTERNAL: Unable to parse request` for an intact request.
     """
     sent = type(error).__name__ == "InternalError" and "Additional GRPC error information" in str(error)
     return sent or type(error).__name__ in PEER_ERRORS
@@ -143,7 +143,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     metrics.phase(Phase.CACHING)
     manifest, examples = open_examples(launch.published, launch.caches, config.data, metrics.caching)
     metrics.phase(Phase.JOINING)
-    # TensorFlow runs from here on; anything that forks or does not need it comes before.
+    # TensorFlow runs from here on; anything that forks or does not need TensorFlow comes earlier.
     cluster = backend.join(task, launch.threads, launch.gpus, launch.direct_port)
     member = cluster.member
     cluster.check_generation(launch.generation)
@@ -175,7 +175,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
 
 
 def _enter_output(launch: Launch, is_chief: bool) -> None:
-    """Let what callbacks write by relative names be collected: the chief's files are the run's."""
+    """Enter the folder in which files that callbacks write under relative names are collected; the chief's files are the run's."""
     folder = output_of(launch.run.absolute(), launch.host, is_chief)
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)

@@ -39,10 +39,10 @@ class Recorder:
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
         self._suspect: int | None = None
         self._not_finite: set[str] = set()
-        """Metrics that were no number, and of which the user has been warned."""
+        """Metrics that were not finite and about which the user has been warned."""
 
     def call(self, epoch: int, steps: int, images: float, seconds: float, waited: float, rate: float, logs: Mapping[str, Any]) -> None:
-        """Record a call: its images, its seconds with the wait for them, its last step's learning rate, the logs of the epoch so far."""
+        """Record a call: its images, its seconds including the wait for them, its last step's rate, the logs of the epoch so far."""
         progress, metrics, results = self._progress, self._job.metrics, numbers(logs)
         if self._detailed:
             lines = self._step_lines.add(progress.step, steps, images, seconds, rate, results)
@@ -63,7 +63,7 @@ class Recorder:
             )
 
     def split(self, epoch: int, call: Call, batch: Batch, parts: dict[str, float] | None, seconds: float, waited: float) -> None:
-        """Record the wait for a call's images and, of a profiled step, its `parts` and its seconds without that wait."""
+        """Record the wait for a call's images and, for a profiled step, its `parts` and its seconds without that wait."""
         self._splits.waited(waited, call.steps)
         if call.taken_apart:
             self._splits.sample(epoch, self._progress.step, int(batch.weights.sum()), parts, seconds)
@@ -73,7 +73,7 @@ class Recorder:
         progress = self._progress
         every = {name: value for name, value in numbers(logs).items() if name not in EPOCH_COLUMNS}
         places = {name: place for place, name in enumerate(every)}
-        # Keras sorts those of the validation by name.
+        # Keras sorts the logs of the validation by name.
         order = sorted(every, key=lambda name: (name.startswith(VALIDATION), places.get(name.removeprefix(VALIDATION), len(places))))
         metrics = {name: every[name] for name in order}
         validation = any(name.startswith(VALIDATION) for name in metrics)
@@ -90,13 +90,13 @@ class Recorder:
         }
 
     def _warn(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Warn of metrics that are no number, once of each."""
+        """Warn once about each metric that is not finite."""
         for name in [name for name in metrics if name not in self._not_finite]:
             self._not_finite.add(name)
             self._job.metrics.warning(f"{name} is {metrics[name]} in epoch {epoch}: history.csv and all that compares epochs go without it")
 
     def compare(self, epoch: int, cluster: "Cluster") -> None:
-        """Compare the workers' own work and what their hosts did since the last call; all call it, and the chief records a straggler."""
+        """Compare the workers' own work and their hosts' activity since the last call; all call this, and the chief records a straggler."""
         direct, now = cluster.direct, self._progress.step
         connections = host_load.links(direct.connections if direct else [])
         sampled = host_load.sample(connections)
@@ -112,9 +112,9 @@ class Recorder:
             self._job.metrics.record("straggler", epoch=epoch, **fields)
 
     def _confirmed(self, straggler: Straggler | None, one_machine: bool = False) -> Straggler | None:
-        """The straggler; one without a visible cause only the second time in a row, as a shared machine slows any host at times.
+        """The straggler; without a visible cause only if found twice in a row, because a shared machine slows any host at times.
 
-        On one machine it is none: its workers take each other's cores.
+        On one machine there is no straggler, because workers share its cores.
         """
         if one_machine and straggler and straggler.cause == UNKNOWN:
             return None
@@ -142,7 +142,7 @@ class Recorder:
     def summary(
         self, state: str, stalled: bool, seconds_total: float, choice: "Choice", shares: list[int], by_rank: list[str] | None
     ) -> None:
-        """Write summary.json; `stalled`: `train.patience` is over; `by_rank`: digests of the workers' weights, None before the end."""
+        """Write summary.json; `stalled`: `train.patience` ended the run; `by_rank`: digests of the weights, None before the end."""
         progress, counts = self._progress, self._job.counts
         # The current epoch may already have a row if the run ended inside it.
         finished = progress.step // counts.steps_per_epoch

@@ -1,4 +1,4 @@
-"""State of training that all workers hold alike: weights, callbacks' states, logs. Where workers differ, the chief's counts."""
+"""Training state that is equal on all workers: weights, callbacks' states, logs. If workers differ, the chief's state counts."""
 
 import functools
 import json
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from trainer.user_code.callbacks import Callbacks
 
 ROUNDING = 1e-3
-"""Differences of weights up to this, relative to the largest, may be those of rounding."""
+"""Largest difference of weights, relative to the largest weight, that may come from rounding."""
 
 
 class SharedState:
     """Compares the workers of a run; all workers call the same methods in the same order."""
 
     def __init__(self, job: Job, cluster: "Cluster", engine: "Engine", callbacks: "Callbacks", progress: Progress):
-        """Take what holds the state on this worker; `progress` is told of differences."""
+        """Take the holders of the state on this worker; differences are noted in `progress`."""
         self._cluster, self._engine, self._callbacks, self._progress = cluster, engine, callbacks, progress
         self._warn, self._warn_once = job.metrics.warning, functools.cache(job.metrics.warning)
         self._apart: Sequence[int] = ()
@@ -47,7 +47,7 @@ class SharedState:
         return digests
 
     def logs(self, results: "Results", sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
-        """The logs of these sums of the metrics' states, which callbacks also find in the metrics, and decide by on each worker."""
+        """Logs from sums of the metrics' states. Callbacks also find them in the metrics, and decide by them on each worker."""
         if self._callbacks.any:
             results.show(sums)
         logs = results(sums)
@@ -57,12 +57,12 @@ class SharedState:
         return {name: array if array.ndim else float(array) for name, array in zip(logs, arrays, strict=True)}
 
     def follow_chief(self) -> None:
-        """Where processors round differently, take what the chief's optimizer keeps: its steps gave the others only weights."""
+        """If processors round differently, take the chief's optimizer state: after each step, workers take only the chief's weights."""
         if self._engine.from_chief.on:
             self._assign(self._cluster.from_chief(self._engine.read(self._engine.variables)))
 
     def arrays(self) -> list[np.ndarray]:
-        """All that training changes; workers that differ go on with the chief's, with a warning."""
+        """All arrays that training changes; workers that differ take the chief's, with a warning."""
         arrays = self._engine.read(self._engine.variables)
         if self._cluster.member.workers == 1:
             return arrays
@@ -75,7 +75,7 @@ class SharedState:
         return chiefs.arrays
 
     def callback_states(self) -> list[dict[str, Any]]:
-        """States of callbacks, which are the chief's: some that write are there alone."""
+        """States of the chief's callbacks: some callbacks that write files exist only there."""
         states = self._callbacks.state()
         if not self._callbacks.anywhere:
             return states

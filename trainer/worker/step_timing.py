@@ -1,7 +1,7 @@
-"""How long a worker takes for its own part of a training step, alone: what a prediction starts from.
+"""Timing of a worker's own part of a training step, alone: the basis of a prediction.
 
-One step with nothing to send, and one with each reduction that may be chosen, whose sums return at once. The work of the exchange
-itself is timed apart, by number of workers.
+It times one step with nothing to send, and one step per possible reduction, with sums that return at once. The work of the exchange
+itself is timed separately, by number of workers.
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ STEPS = 8
 EXCHANGE_S = 0.3
 """Seconds over which the exchange of each number of workers is timed."""
 MOST_COUNTS = 8
-"""Most numbers of workers whose exchange is timed; others lie between two of them."""
+"""Most numbers of workers for which the exchange is timed; other numbers lie between two of them."""
 VARIED = 32
-"""Length of a dimension that varies."""
+"""Length used for a varying dimension."""
 
 
 def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, threads: int, seconds: float) -> dict[str, Any]:
-    """Measure a worker with `batch` examples, random ones, after the warm-up.
+    """Measure a worker with `batch` random examples, after the warm-up.
 
     Returns:
         `batch`, `step_seconds` (median over calls, of a worker that sends nothing), `images_per_s`, `transport`, and `methods`, empty
-        for one worker. By name each has `step_seconds` with its own computing, `sums` (bytes of each all-reduce of a step) and
+        for one worker. Each method, by name, has `step_seconds` with its own computing, `sums` (bytes of each all-reduce of a step) and
         `exchange_seconds` (the exchange's own work, by number of workers from 2; empty if TensorFlow sends).
     """
     cluster = Cluster(Member(0, ["alone"]), threads)
@@ -62,7 +62,7 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
 
 
 def random_examples(spec: Spec, classes: int, count: tuple[int, ...]) -> tuple[Any, ...]:
-    """Examples `[*count, ...]` of no meaning: images with classes, normal numbers, zeros for other integers, which may be indices."""
+    """Meaningless examples `[*count, ...]`: images with classes, normal numbers, and zeros for other integers, which may be indices."""
     random = np.random.default_rng(0)
 
     def values(leaf: Leaf) -> np.ndarray:
@@ -79,7 +79,7 @@ def random_examples(spec: Spec, classes: int, count: tuple[int, ...]) -> tuple[A
 
 
 def _sent_once(program: Program, alone: float, workers: int) -> dict[str, Any]:
-    """The method of a model with a `train_step` of its own: all gradients as they are, as if in one sum."""
+    """The method of a model with its own `train_step`: uncompressed gradients, timed as one sum."""
     arrays = [np.ones(variable.shape, np.float32) for variable in program.model.trainable_variables]
     return {"step_seconds": alone, "sums": [sum(array.nbytes for array in arrays)], "exchange_seconds": _exchange([arrays], workers)}
 
@@ -109,7 +109,7 @@ def _method(
 
 
 def _parts(local: worker_step.Local, config: Config, chosen: Reduction, echo: Echo | None, workers: int) -> worker_step.Parts:
-    """The parts of one of several workers' step, whose sums return at once; None: TensorFlow would send."""
+    """The parts of a step of one of several workers, with sums that return at once; None if TensorFlow would send."""
     cluster = local.cluster
     setting = Setting(workers, echo is not None, cluster.threads, config.seed)
     method, rule = build_step.method_and_rule(local, config, chosen, setting)
@@ -118,7 +118,7 @@ def _parts(local: worker_step.Local, config: Config, chosen: Reduction, echo: Ec
 
 
 def _seconds(parts: worker_step.Steps, arguments: tuple[Any, Any], seconds: float) -> float:
-    """Median seconds of a step over at least three calls, after the first, which traces."""
+    """Median seconds of a step over at least three calls after the first, which traces."""
     call: Callable[..., Any] = worker_step.make_train_call(parts)
     call(*arguments)
     durations: list[float] = []

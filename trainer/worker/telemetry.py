@@ -28,7 +28,7 @@ from trainer.worker.backend import EventFile
 PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
 RECENT, FEWEST = 9, 3
-"""Profiled steps, at most and at least, by which workers are compared."""
+"""Most and fewest profiled steps by which workers are compared."""
 
 
 class Splits:
@@ -42,14 +42,14 @@ class Splits:
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
 
     def waited(self, seconds: float, steps: int) -> None:
-        """Note how long a call of `steps` steps waited for its images."""
+        """Note the seconds that a call of `steps` steps waited for its images."""
         self._waited, self._steps = self._waited + seconds, self._steps + steps
         self._all_waited, self._all_steps = self._all_waited + seconds, self._all_steps + steps
 
     def sample(self, epoch: int, step: int, images: int, parts: dict[str, float] | None, seconds: float) -> None:
         """Record a profiled step of this worker's `images` that took `seconds` without its wait for input.
 
-        `parts` are the seconds of every phase but `input`; None if TensorFlow traced in the step, which drops the sample.
+        `parts` are the seconds of every phase except `input`; None if TensorFlow traced during the step, which drops the sample.
         """
         waited, self._waited, self._steps = self._waited / self._steps, 0.0, 0
         if parts is None:
@@ -61,10 +61,10 @@ class Splits:
         self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
     def recent(self) -> Load:
-        """The times of a step; zeros from too few samples.
+        """The times of a step; zeros if there are too few samples.
 
-        Work and all-reduce are medians of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks
-        stall now and then, and prefetching hides all but long stalls.
+        Work and all-reduce are medians of the last samples, across epochs. Waiting is the mean of all steps since the last call,
+        because disks stall now and then, and prefetching hides only short stalls.
         """
         waited, self._all_waited, self._all_steps = self._all_waited / max(1, self._all_steps), 0.0, 0
         if len(self._recent) < FEWEST:
@@ -103,7 +103,7 @@ class ProgressLines:
     """Progress lines for worker.log: one at once, then one every `PROGRESS_S` seconds, and one per epoch."""
 
     def __init__(self, epochs: int, steps: int, noun: str, detailed: bool, clock: Callable[[], float] = time.monotonic):
-        """Take the run's epochs, steps and what an example is called; `detailed`, as on the chief, adds examples/s and metrics."""
+        """Take the run's epochs and steps and the noun for an example; `detailed`, as on the chief, adds examples/s and metrics."""
         self._epochs, self._steps, self._noun, self._detailed, self._clock = epochs, steps, noun, detailed, clock
         self._next, self._images, self._seconds = -math.inf, 0.0, 0.0
 
@@ -125,7 +125,7 @@ class ProgressLines:
 
 
 def _shown(metrics: Mapping[str, float]) -> str:
-    """Metrics as the end of a log line."""
+    """Text on metrics for the end of a log line."""
     return "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items())
 
 
@@ -143,7 +143,7 @@ class History:
 
     def write(self) -> None:
         """Rewrite the file."""
-        # Compiled with other metrics, a resumed run has other columns; an epoch without validation has fewer.
+        # A resumed run that is compiled with other metrics has other columns; an epoch without validation has fewer columns.
         widest = sorted([self.rows[-1], *self.rows], key=len, reverse=True)
         write_rows(self._path, list(dict.fromkeys(name for one in widest for name in one)), self.rows)
 
@@ -153,7 +153,7 @@ class History:
         self.rows = [known[epoch] for epoch in sorted(known) if epoch <= epochs]
 
     def best(self) -> dict[str, Any] | None:
-        """Number of the best epoch, its value of the metric that decides, and whose weights it has if a callback restored them."""
+        """Number of the best epoch, its value of the deciding metric, and the origin of its weights if a callback restored them."""
         if not self.rows:
             return None
         decides = monitor(judged(self.rows)[0], self._asked)
@@ -171,7 +171,7 @@ class Events:
     def epoch(self, row: dict[str, Any], phases: dict[str, float], restarts: int | None = None) -> None:
         """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch.
 
-        `restarts`, if given: how often the run was continued from a saved state until then.
+        `restarts`, if given: number of times that the run was continued from a saved state until then.
         """
         values = metric_values(row)
         training = {tag: value for tag, value in values.items() if not tag.startswith(VALIDATION)}
@@ -187,6 +187,6 @@ class Events:
                 self._files[split] = EventFile(self._folder / split)
             self._files[split].write(epoch, values)
         except Exception:
-            # Readers stop at a torn record, so what follows goes into another file.
+            # Readers stop at a torn record, so later events go into another file.
             self._files.pop(split, None)
             raise

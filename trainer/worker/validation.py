@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from trainer.network.cluster import Cluster
 
 VALIDATION_BATCH = 128
-"""As `validation_batch_size` of Keras' `fit`."""
+"""Examples per validation batch, like `validation_batch_size` of Keras' `fit`."""
 
 
 class Validation:
     """The held-out examples in whole batches, divided among the workers.
 
-    No batch is cut: a masked loss is a mean over what counts in its batch, and would depend on the number of workers.
+    No batch is cut: a masked loss is a mean over the unmasked values of its batch, so with cut batches it would depend on the number of
+    workers.
     """
 
     def __init__(self, job: Job, engine: "Engine", cluster: "Cluster"):
@@ -31,15 +32,15 @@ class Validation:
         """Sums of the metrics' states so far."""
 
     def sums(self, first: int, last: int, in_order: bool) -> np.ndarray:
-        """Sums of the metrics' states over the batches up to `last`, of which those from `first` on are new.
+        """Sums of the metrics' states over the batches up to `last`; batches from `first` on are new.
 
-        Each worker evaluates a part at the first call, and one all-reduce follows; `in_order`: all batches on each worker, as called for.
+        At the first call, each worker evaluates a part, and one all-reduce follows; `in_order`: each worker evaluates all batches.
         """
         results, count = self._engine.validation_results, len(self.batches)
         if in_order or self._engine.validates_in_order:
             self._add(first, last + 1)
         elif first == 0:
-            # The last batch may show what all before it have left in the metrics.
+            # The last batch may show effects that all earlier batches have left in the metrics.
             alone = int(results.follow_states)
             part = part_bounds(count - alone, self._engine.shares, self._cluster.member.rank)
             self._sums = self._cluster.sum(self._evaluated(*part, count - 1).astype(np.float32))
@@ -56,6 +57,6 @@ class Validation:
         self._sums = self._engine.validation_results.summed(before, sums[np.newaxis])
 
     def _evaluated(self, start: int, stop: int, *more: Any) -> np.ndarray:
-        """See `Engine.validate`, of the batches from `start` to `stop`."""
+        """See `Engine.validate`; for the batches from `start` to `stop`."""
         batches = enumerate(self.batches[start:stop], start)
         return self._engine.validate(((number, self._job.examples.gather(batch)) for number, batch in batches), *more)

@@ -24,7 +24,7 @@ class Watchdog(threading.Thread):
     def __init__(self, metrics: Metrics, start_deadline: float, late: int = FAILED, clock: Clock = CLOCK):
         """Install the signal handlers; call from the main thread.
 
-        `start_deadline`: seconds that this worker waits for its peers; then it ends with the exit code `late`.
+        `start_deadline`: seconds that this worker waits for its peers before it ends with the exit code `late`.
         """
         super().__init__(daemon=True)
         self._metrics, self._deadline, self._late, self._clock = metrics, start_deadline, late, clock

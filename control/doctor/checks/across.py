@@ -1,4 +1,4 @@
-"""All checks of a cluster: each host alone, then hosts against each other, which a synchronous step makes as fast as the slowest."""
+"""All checks of a cluster: each host alone, then the hosts in comparison, because the slowest decides a synchronous step's time."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ def examine(hosts: Hosts, facts: Facts, network: Facts | None, need: Requirement
         hosts: `name`, `address`, `port`; for the fixes also `ssh` (address for SSH), `user`, `ssh_port`.
         facts: results of `host_probe` by host, with `before` and `after`; `{"unreachable": message}` without SSH.
         network: results of `network_probe` by host; None if it was not run.
-        need: the run's requirements.
+        need: requirements of the run.
     """
     reached = answered({host["name"]: facts[host["name"]] for host in hosts if host["name"] in facts})
     lost = [host["name"] for host in hosts if host["name"] not in reached]
@@ -42,7 +42,7 @@ def examine(hosts: Hosts, facts: Facts, network: Facts | None, need: Requirement
         later = between(hosts, answered(network), reached)
         checks += [check for check in later if not (check.name == "clock" and check.host in wrong)]
     if lost:
-        # A shared folder that does not answer while a host is down waits for that host: it is not a fault of its own.
+        # A shared folder that does not answer while a host is down waits for that host; this is no separate fault.
         fix = f"GlusterFS waits up to 42 s for {', '.join(lost)}; look again once that is fixed"
         checks = [replace(one, level=WARN, fix=fix) if one.name == "dfs" and SILENT in one.value else one for one in checks]
     order = {host["name"]: rank for rank, host in enumerate(hosts)}
@@ -82,7 +82,7 @@ def _paces(facts: Facts) -> Iterator[Check]:
 
 
 def _own_folders(facts: Facts) -> Iterator[Check]:
-    """Each worker needs its own Python, claims and states; with one home for all hosts they would overwrite each other."""
+    """Check that each worker has its own Python, claims and states: in a home shared by all hosts, workers would overwrite each other's."""
     folders = {name: (host["disk"]["path"], host["disk"]["type"], host["disk"]["source"]) for name, host in facts.items()}
     for names in one_folder(folders):
         path, fs_type, source = folders[names[0]]
@@ -92,7 +92,7 @@ def _own_folders(facts: Facts) -> Iterator[Check]:
 
 
 def one_folder(places: Mapping[str, tuple[str, str, str]]) -> list[list[str]]:
-    """Hosts that see the same folder, in groups of two or more; `places`: by host, path, type and source of the file system."""
+    """Groups of two or more hosts that see the same folder; `places`: path, type and source of the file system, by host."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, (path, fs_type, source) in places.items():
         if fs_type.startswith(NETWORK_TYPES):
@@ -101,7 +101,7 @@ def one_folder(places: Mapping[str, tuple[str, str, str]]) -> list[list[str]]:
 
 
 def _addresses(hosts: Hosts, facts: Facts, network: Facts) -> Iterator[Check]:
-    """Every worker has its own address, and is really there."""
+    """Check that every worker has its own address, and that the address leads to its host."""
     for rank, host in enumerate(hosts):
         for earlier in hosts[:rank]:
             yield from _same_address(earlier, host, facts)

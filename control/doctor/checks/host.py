@@ -9,7 +9,7 @@ from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, on
 MACHINES = ("x86_64", "aarch64")
 PYTHON = ((3, 11), (3, 13))
 """The first and last supported version."""
-# The order of failures on several hosts comes from the times that they wrote down.
+# The order of failures on several hosts follows from the times in their records.
 CLOCK_WARN_S = 1.0
 # Beyond the silence (45 s) after which a worker counts as lost; certificates and package lists soon fail, too.
 CLOCK_FAIL_S = 60.0
@@ -46,7 +46,7 @@ def tensorflow(packages: dict[str, str]) -> str:
 
 
 def _machine(subject: Subject) -> Iterator[Check]:
-    """A processor that TensorFlow is built for."""
+    """The processor: a kind for which TensorFlow is built."""
     facts, value = subject.facts, subject.facts["machine"]
     level = OK if value in MACHINES else FAIL
     if level == OK:
@@ -73,7 +73,7 @@ def _memory(subject: Subject) -> Iterator[Check]:
     """Memory still available to a worker, and to a parameter server beside it."""
     facts, need = subject.facts["memory"], subject.need
     needed = need.memory_mb + (need.server_mb if "server_port" in subject.host else 0)
-    # What others use now is free when the turn of a queued run comes.
+    # Memory that other runs use now is free when a queued run's turn comes.
     free = facts["total_mb"] if need.queued else facts["available_mb"]
     value, limit = f"{facts['available_mb']:,} of {facts['total_mb']:,} MB available", f"at least {needed:,} MB"
     fix = "end other programs on it, or -e set=train.batch_size=N with a smaller N"
@@ -86,7 +86,7 @@ def _grade(value: float, needed: float, enough: float) -> str:
 
 
 def _gpus(subject: Subject) -> Iterator[Check]:
-    """As many GPUs as the inventory says the worker trains on."""
+    """The number of GPUs: as many as the inventory gives the worker."""
     wanted, names = subject.host.get("gpus", 0), subject.facts.get("gpus") or []
     if wanted:
         value = f"{len(names)} ({', '.join(dict.fromkeys(names))})" if names else "none"
@@ -95,9 +95,9 @@ def _gpus(subject: Subject) -> Iterator[Check]:
 
 
 def _clock(subject: Subject) -> Iterator[Check]:
-    """A host's clock against the control node's; only the offset beyond the uncertainty counts.
+    """Offset of a host's clock from the control node's; only the part beyond the uncertainty counts.
 
-    The host read its clock at the end of a probe of `seconds`, between `before` + `seconds` and `after` by the control node's.
+    The host read its clock at the end of a probe of `seconds`, between `before` + `seconds` and `after` on the control node's clock.
     """
     facts = subject.facts
     first, last = facts["before"] + facts["seconds"], facts["after"]
@@ -114,13 +114,13 @@ def set_clock(host: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """`12.5 s`, or hours, minutes and seconds."""
+    """A duration as `12.5 s`, or in hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{seconds:.1f} s" if seconds < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
 def _tmux(subject: Subject) -> Iterator[Check]:
-    """Workers live in tmux."""
+    """The program tmux, in which workers live."""
     version = subject.facts["tmux"]
     yield subject.check(OK if version else FAIL, "tmux", version or "is missing", fix=subject.on("sudo apt-get install tmux"))
 
@@ -141,7 +141,7 @@ def _port(subject: Subject) -> Iterator[Check]:
 
 
 def _other_ports(subject: Subject) -> Iterator[Check]:
-    """Also the port to which other workers connect, and a parameter server's; the run that holds the worker's port holds all."""
+    """The port to which other workers connect, and a parameter server's port; a run that holds the worker's port holds all of them."""
     for name, variable in (("direct_port", "worker_direct_port"), ("server_port", "worker_port, which the parameter server's follows")):
         facts = subject.facts.get(name)
         if facts and facts["state"] != "free" and subject.facts["port"]["state"] != "held":
@@ -191,7 +191,7 @@ def loopback(address: str) -> bool:
 
 
 def _dfs(subject: Subject) -> Iterator[Check]:
-    """The shared folder: mounted, writable, and really the same one."""
+    """The shared folder: mounted, writable, and the same on all hosts."""
     facts, need, limit = subject.facts["dfs"], subject.need, "one folder that all hosts see"
     if facts is None:
         return
@@ -207,11 +207,11 @@ def _dfs(subject: Subject) -> Iterator[Check]:
         user = subject.facts.get("user")
         yield subject.check(FAIL, "dfs", f"{value} can't be written by {user}", fix=f"sudo chown {user} {facts['path']}")
     elif need.token is None and facts["kind"] != "local" and facts["type"] in LOCAL_TYPES:
-        # The server of an NFS share may use its own disk; a launch checks that every host reads what was published.
+        # The server of an NFS share may use its own disk; a launch checks that every host can read the published files.
         fix = "fine on the host that exports the folder; on any other: mount it there, or set dfs_path"
         yield subject.check(WARN, "dfs", f"{value} is on this host's own disk", limit, fix)
     else:
-        # An upload checks for enough space before it sends: the doctor does not know what is published next.
+        # An upload checks for enough space itself, because the next published files are unknown here.
         yield subject.check(OK, "dfs", f"{value}, {facts['free_mb']:,} MB free")
 
 
@@ -249,7 +249,7 @@ def _files(subject: Subject) -> Iterator[Check]:
 
 
 def _throttling(subject: Subject) -> Iterator[Check]:
-    """A Raspberry Pi that reduces its clock slows every step."""
+    """A Raspberry Pi's throttling, which slows every step."""
     facts = subject.facts.get("throttled")
     if facts is not None:
         now, before = facts["now"], facts["since_boot"]
@@ -259,7 +259,7 @@ def _throttling(subject: Subject) -> Iterator[Check]:
 
 
 def _temperature(subject: Subject) -> Iterator[Check]:
-    """A processor that is about to throttle."""
+    """The temperature of the processor, which throttles when too hot."""
     celsius = subject.facts.get("temperature")
     if celsius is not None:
         limit = HOT_PI_C if "raspberry" in str(subject.facts.get("model", "")).lower() else HOT_C
@@ -267,7 +267,7 @@ def _temperature(subject: Subject) -> Iterator[Check]:
 
 
 def _governor(subject: Subject) -> Iterator[Check]:
-    """A governor that keeps the processor's clock high."""
+    """The governor, which should keep the processor's clock high."""
     governors = subject.facts.get("governors") or []
     if governors:
         fix = subject.on("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")
@@ -275,11 +275,11 @@ def _governor(subject: Subject) -> Iterator[Check]:
 
 
 def _load(subject: Subject) -> Iterator[Check]:
-    """Other programs that use the processor; in a container, the load is the whole machine's, and a queued run waits for others."""
+    """Load by other programs: skipped in a container, which shows the whole machine's; never a warning for a queued run, which waits."""
     average, cores = subject.facts.get("load"), subject.facts["cores"]
     if average is not None and subject.facts.get("cpu_quota") is None:
         value, limit = f"load {average:.1f} on {cores} cores", f"at most {cores / 2:g}"
-        # On the machine where the command is typed, its user knows what runs.
+        # On the machine where the command is typed, the user can see the running programs.
         excused = subject.need.queued or subject.host["address"].startswith("127.")
         level = WARN if average > cores / 2 and not excused else OK
         yield subject.check(level, "load", value, limit, "end what else runs there (top shows it)")

@@ -1,4 +1,4 @@
-"""Shared by all checks: their lines, their levels, a run's requirements."""
+"""Types shared by all checks: their lines, their levels, a run's requirements."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Check:
     """One line of the doctor's output."""
 
     level: str
-    """WARN: trains, but slower or at risk; FAIL: can't train."""
+    """OK, WARN (training works, but is slower or at risk) or FAIL (training is impossible)."""
     host: str
     name: str
     value: str
@@ -35,10 +35,10 @@ class Requirement:
 
     memory_mb: int = 900
     server_mb: int = 0
-    """Memory of a parameter server."""
+    """Memory of a parameter server, MB."""
     disk_mb: int = 512
     disk_whole_mb: int = 0
-    """Including the snapshots of all epochs."""
+    """Disk space, MB, including the snapshots of all epochs."""
     token: tuple[str, str] | None = None
     """Path and SHA-256 of a file that one host just wrote to the shared folder."""
     files: dict[str, str | None] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class Requirement:
     run: str = ""
     """A run that may already hold the port, because it is resumed."""
     queued: bool = False
-    """True if the run waits until the runs that have the hosts now have ended."""
+    """True if the run waits for the end of the runs that occupy the hosts now."""
     inventory: str = "INVENTORY"
-    """Used in the commands of fixes."""
+    """Inventory for the commands of fixes."""
 
     @property
     def provision(self) -> str:
@@ -58,10 +58,10 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Subject:
-    """A host that answered: what each check of one host is given."""
+    """A host that answered, as the input of each check of one host."""
 
     host: dict[str, Any]
-    """Its entry in the plan: name, address, port."""
+    """The host's entry in the plan: name, address, port."""
     facts: dict[str, Any]
     """The result of `host_probe`."""
     need: Requirement = field(default_factory=Requirement)

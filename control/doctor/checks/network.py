@@ -1,4 +1,4 @@
-"""The network between hosts: every pair reaches each other, large packets pass, and each link is judged against the good ones."""
+"""Checks of the network between hosts: every pair is connected, large packets pass, and each link is compared with the good ones."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator
@@ -10,9 +10,9 @@ from control.doctor.checks.host import CLOCK_WARN_S, set_clock, span
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, odd, on
 
 SLOW_LINK_SHARE = 0.5
-"""A link is slow below this share of the cluster's good links."""
+"""Share of the good links' rate below which a link is slow."""
 SLOW_LINK_MBIT_S = 50.0
-"""A link is slow below this rate, however slow the others are."""
+"""Rate below which a link is slow, however slow the other links are."""
 LONG_RTT_MS = 5.0
 LOOK = "on {there}: sudo ss -ltnp 'sport = :{port}' shows the program; end it, or set another {variable}"
 UNREACHABLE = {
@@ -27,12 +27,12 @@ UNREACHABLE = {
     "other": "on {here}: nc -vz {address} {port}",
 }
 Link = tuple[str, str]
-"""A host that sends, and one that receives."""
+"""Sending and receiving host."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How one measure of a link is judged."""
+    """Rule for judging one measure of a link."""
 
     key: str
     name: str
@@ -40,14 +40,14 @@ class Scale:
     decimals: int
     more_is_better: bool
     advise: Callable[[list[str], Facts, Facts], str]
-    """The fix for the links of these hosts (none: of all), from the links and the hosts' own facts."""
+    """Fix for the links of these hosts (empty: all hosts), from the links and the hosts' own facts."""
 
     def limit(self, good: float) -> float:
         """The limit for a link, if good links have `good`."""
         return max(SLOW_LINK_SHARE * good, SLOW_LINK_MBIT_S) if self.more_is_better else max(3 * good, LONG_RTT_MS)
 
     def good(self, values: Iterable[float]) -> float:
-        """A good link's value: only a fifth of the links are better. With three hosts, one bad host makes the median bad."""
+        """Value of a good link: only a fifth of the links are better. The median would not do: one bad host among three makes it bad."""
         ranked = sorted(values, reverse=not self.more_is_better)
         return ranked[round(0.8 * (len(ranked) - 1))]
 
@@ -61,7 +61,7 @@ def _look_at_cables(names: list[str], *_: object) -> str:
 
 
 def _find_the_wait(names: list[str], network: Facts, facts: Facts) -> str:
-    """Why answers are late: a busy processor, Wi-Fi, or the path."""
+    """Cause of late answers: a busy processor, Wi-Fi, or the path."""
     loads = {name: facts[name] for name in names or network if facts.get(name, {}).get("load") is not None}
     busy = [f"{name} (load {one['load']:.1f} on {one['cores']} cores)" for name, one in loads.items() if one["load"] > one["cores"] / 2]
     begin = f"busy: {', '.join(busy)}; end what else runs there and run the doctor again. If it stays: " if busy else ""
@@ -77,18 +77,18 @@ BANDWIDTH = Scale("mbit_s", "bandwidth", "Mbit/s", 0, True, _look_at_cables)
 
 
 def between(hosts: Hosts, network: Facts, facts: Facts) -> list[Check]:
-    """Every pair: whether reachable, delay, bandwidth, and whether large packets pass."""
+    """Checks of every pair: connection, delay, bandwidth, and large packets."""
     checks = [*_busy(network)]
     busy = {check.host for check in checks}
     checks += [*_unreachable(hosts, network, busy), *_vanishing(network), *_lost(network), *_clocks(network), *_mtus(network)]
-    # Workers of one machine have no link between them that could be mended: how fast it is depends on what they do at the moment.
+    # Between workers of one machine there is no link to repair: its speed depends on the machine's load at the moment.
     if not all(host["address"].startswith("127.") for host in hosts):
         checks += [*_slow_links(network, DELAY, facts), *_slow_links(network, BANDWIDTH, facts), *_slow_ring(network)]
     return [*checks, *_summary(network, {check.host for check in checks})]
 
 
 def each_link(network: Facts) -> Iterator[tuple[Link, dict[str, Any]]]:
-    """Every link and what was measured on it."""
+    """Every link, with its measurements."""
     for host, results in network.items():
         yield from (((host, other), pair) for other, pair in results["pairs"].items())
 
@@ -117,7 +117,7 @@ def _unreachable(hosts: Hosts, network: Facts, busy: set[str]) -> Iterator[Check
         failed = {caller: pair for caller, pair in asked.items() if not pair["reachable"]}
         if not failed or name in busy:
             continue
-        # One host that nobody reaches is one problem, not one per pair; silence is the least informative of its failures.
+        # A host that no other reaches is one problem, not one per pair; silence is the least informative of its failures.
         by_all = len(failed) == len(asked) > 1
         shown = dict([min(failed.items(), key=lambda one: one[1]["kind"] == "timeout")]) if by_all else failed
         for caller, pair in shown.items():
@@ -149,7 +149,7 @@ def _lost(network: Facts) -> Iterator[Check]:
 
 
 def _clocks(network: Facts) -> Iterator[Check]:
-    """Clocks of the hosts against each other, from the echoes: more precise than the control node's view."""
+    """Offsets between the hosts' clocks, from their echoes, which are more precise than the control node's readings."""
     for host, results in network.items():
         ahead = [-pair["clock_s"] for pair in results["pairs"].values() if "clock_s" in pair]
         certain = statistics.median(ahead) if len(ahead) > 1 else 0.0
@@ -168,7 +168,7 @@ def _mtus(network: Facts) -> Iterator[Check]:
 
 
 def _slow_links(network: Facts, scale: Scale, facts: Facts) -> Iterator[Check]:
-    """Links that are much worse than good ones; a host whose links are all bad is the culprit, and named once."""
+    """Links that are much worse than good ones; a host whose links are all bad is the cause, and is named once."""
 
     def finding(host: str, value: str, *names: str) -> Check:
         rule = f"at {'least' if scale.more_is_better else 'most'} {scale.show(limit)}"

@@ -14,7 +14,7 @@ SHOWN_HOSTS = 3
 
 
 def render(checks: list[Check], verbose: bool = False) -> str:
-    """One line per check, or only those that are not OK, with hosts that share a problem on one line; then the counts."""
+    """Text with one line per check (or only checks that are not OK), where hosts with the same problem share a line; then the counts."""
     shown = checks if verbose else _together([check for check in checks if check.level != OK])
     hosts = max((len(check.host) for check in shown), default=0)
     names = max((len(check.name) for check in shown), default=0)

@@ -9,7 +9,7 @@ START = "on {host}: sudo apt-get install openssh-server && sudo systemctl enable
 PING = "switch it on and look: ping -c 3 {address}"
 NOPASSWD = "or allow {user} sudo without one"
 SSH = {
-    # First: what else the message has is the host's own words.
+    # This comes first, because the rest of such a message is the host's own text.
     (answers.SUSPECT,): ("it answers what the probe never does", f"{answers.SUSPECT}, or leave it out"),
     ("identification has changed",): (
         "its host key has changed",

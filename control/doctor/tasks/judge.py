@@ -15,7 +15,7 @@ from trainer.rundir.launch_record import Host
 
 
 def judge(task: Task) -> dict[str, Any]:
-    """A run that is already under way is not judged: its own workers hold ports and memory.
+    """Judge the hosts, unless the run is already under way: its own workers hold ports and memory.
 
     Returns the fact `diagnosis`: checks, facts and network, as in the JSON file.
     """
@@ -74,7 +74,7 @@ def _network(tried: dict[str, dict[str, Any]]) -> Facts | None:
 
 
 def _published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
-    """Published files, by path with their SHA-256: some host can read them, so all must.
+    """Published files that all hosts must read because some host can: path -> SHA-256.
 
     A file that no host has is not published yet; `train.yml` does that.
     """

@@ -1,4 +1,4 @@
-"""The doctor's end: predict images/s for every number of workers, from each host's own step, the network and the short training."""
+"""Predict images/s for every number of workers, from each host's own step, the network and the short training: the doctor's last task."""
 
 import shutil
 from dataclasses import asdict

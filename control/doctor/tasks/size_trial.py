@@ -1,4 +1,4 @@
-"""The doctor's trial: as many steps as a measurement needs, if the hosts are quick enough, else two."""
+"""Size of the doctor's trial: as many steps as a measurement needs, if the hosts are quick enough, else two."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,13 @@ from control.common import configurations
 from control.common.task import Task
 
 STEPS_PER_CALL, CALLS = 8, 5
-"""As in a training by default; the first call traces."""
+"""Steps per call, as in a training by default, and number of calls, of which the first traces."""
 LONGEST_S = 20.0
 """Most seconds of own work that the trial may take."""
 
 
 def size_trial(task: Task) -> dict[str, Any]:
-    """Decide from each host's own step. Returns the fact `plan` with more steps; nothing if two steps are all that may be taken."""
+    """Decide from each host's own step. Returns the fact `plan` with more steps, or nothing if only two steps are possible."""
     plan, timed = task.plan, task.arguments["timed"]
     steps = STEPS_PER_CALL * CALLS
     if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:

@@ -1,4 +1,4 @@
-"""Write the report of a run, or of several compared, on the control node; missing evaluations are made first."""
+"""Write the report of one run, or of several in comparison, on the control node; missing evaluations are made first."""
 
 import dataclasses
 import tempfile
@@ -29,7 +29,7 @@ LAST_LINES = 12
 
 
 def write(task: Task) -> dict[str, Any]:
-    """Find the runs, evaluate, write, show. Changes nothing if the report's source files are the same."""
+    """Find the runs, evaluate them, write the report and show it. Changes nothing if the report's source files are unchanged."""
     options = command_line.operator_options("report", task.task_vars)
     of_sweep = _chosen_sweep(options.get("sweep"))
     folders = _chosen_runs(options.get("run"), of_sweep)
@@ -79,7 +79,7 @@ def _heading(given: Any, runs: Sequence[Run], usual: Mapping[str, str]) -> Headi
 
 
 def _write(task: Task, request: Request) -> list[str]:
-    """Names of the files that are new, changed or gone; with `--check`, that would be."""
+    """Write the report; return the names of files that are (with `--check`: would be) new, changed or gone."""
     beside = None if task.check_mode else request.subject
     with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
         request.make(Path(folder))
@@ -88,7 +88,7 @@ def _write(task: Task, request: Request) -> list[str]:
 
 
 def _evaluate(task: Task, run: Run) -> str:
-    """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
+    """Evaluate missing epochs, if the hosts are available; return the obstacle, or an empty string."""
     epochs = run.testable()
     if not epochs or not run.ended:
         return ""
@@ -119,10 +119,10 @@ def _evaluate(task: Task, run: Run) -> str:
 def _chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
     """Folders of the runs selected by `run=A` or `run=A,B,C`, each once; the latest by default.
 
-    None if there is no run, only a sweep: its trials are not among the runs.
+    None if there is only a sweep, whose trials are not among the runs.
 
     Raises:
-        LockstepError: there is no such run, with the nearest.
+        LockstepError: there is no such run (with the nearest name).
     """
     if asked is None:
         alone = (of_sweep or project.sweeps()) and not any(project.RUNS.glob("*/cluster.json"))
@@ -135,7 +135,7 @@ def _chosen_sweep(asked: Any) -> Path | None:
     """Folder of the requested sweep.
 
     Raises:
-        LockstepError: there is no such sweep, with the nearest.
+        LockstepError: there is no such sweep (with the nearest name).
     """
     names = sorted(path.name for path in project.SWEEPS.glob("*") if path.is_dir())
     return None if asked is None else project.SWEEPS / design.find(names, str(asked))
@@ -147,7 +147,7 @@ def _sweep_of_that_name(runs: list[Run]) -> Path | None:
 
 
 def _written(request: Request, changed: list[str], check: bool) -> str:
-    """Where the files are, and the next commands."""
+    """Text on the report's files, and the next commands."""
     archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
     size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""
     beside = f", with sweep {request.sweep.name}" if request.sweep and request.runs else ""
@@ -163,13 +163,13 @@ def _written(request: Request, changed: list[str], check: bool) -> str:
 
 
 def _grouped(names: Sequence[str]) -> list[str]:
-    """Files by name, those in a folder as a number."""
+    """Text on files: names at the top level, and their number in each folder."""
     folders = Counter(f"{name.partition('/')[0]}/" for name in names if "/" in name)
     return [*(name for name in names if "/" not in name), *(f"{folder} ({text.count(files, 'file')})" for folder, files in folders.items())]
 
 
 def _others(request: Request) -> list[tuple[str, str]]:
-    """A comparison with the newest other run on the same data, if there is one."""
+    """Suggestion of a comparison with the newest other run on the same data, if there is one."""
     if len(request.runs) != 1:
         return []
     run = request.runs[0]

@@ -20,7 +20,7 @@ from trainer.rundir.launch_record import Host
 RANGE = range(20000, 30000)
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RESERVED_S = 900.0
-"""Other commands respect a choice for this long, until its worker listens."""
+"""Seconds for which other commands leave a chosen port alone, until its worker listens."""
 RESERVED = project.PRIVATE / "ports.json"
 
 
@@ -28,8 +28,8 @@ def choose(hosts: Sequence[Host], run: str = "", before: Sequence[Host] = (), re
     """The hosts, with a free port for each host with an automatic port.
 
     Args:
-        hosts: as `cluster_hosts` returns them, or with ports already chosen.
-        run: the run that they are for.
+        hosts: from `cluster_hosts`; their ports may be chosen already.
+        run: name of the run that gets the ports.
         before: hosts of the run's last launch: a living worker keeps its port.
         reserve: keep other commands from choosing the same ports.
     """
@@ -62,7 +62,7 @@ def _kept(port: int | None, others: set[int], session: str) -> int | None:
 
 def _free(not_these: set[int]) -> int:
     low, high = _ephemeral()
-    # Groups do not overlap: the first port is in the lower half of an even thousand, the others are in the upper and in the odd one above.
+    # Groups do not overlap: first ports are in the lower half of an even thousand, the others in its upper half and the odd thousand above.
     lower = [port for port in RANGE if port // DIRECT % 2 == 0 and port % DIRECT < SERVER]
     firsts = [port for port in lower if not any(low <= one <= high for one in _group(port))]
     secrets.SystemRandom().shuffle(firsts)
@@ -70,7 +70,7 @@ def _free(not_these: set[int]) -> int:
 
 
 def _group(port: int) -> set[int]:
-    """The ports of a worker, with that of a parameter server beside it."""
+    """All ports of a worker and of a parameter server beside it."""
     return {port, port + SERVER, port + DIRECT}
 
 

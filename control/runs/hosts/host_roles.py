@@ -10,7 +10,7 @@ GROUPS = {SERVER: "parameter_servers", EVALUATOR: "evaluators"}
 
 
 def roles(hosts: Sequence[Host]) -> list[str]:
-    """Roles of each host in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous one."""
+    """Roles of each host in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous run."""
     servers = server_endpoints(hosts)
     first = [host.role or (WORKER if rank else CHIEF) for rank, host in enumerate(hosts)]
     return [f"{role}, {SERVER}" if rank in servers and role != SERVER else role for rank, role in enumerate(first)] if servers else []
@@ -22,5 +22,5 @@ def evaluators(hosts: Sequence[Host]) -> list[str]:
 
 
 def of_role(hosts: Sequence[Host], role: str) -> list[str]:
-    """Names of the hosts that have a role, among others or alone; none of a synchronous run."""
+    """Names of the hosts that have a role, alone or with others; empty for a synchronous run."""
     return [host.name for host, those in zip(hosts, roles(hosts), strict=False) if role in those.split(", ")]

@@ -76,7 +76,7 @@ def with_server(host: Host) -> Host:
 
 
 def tf_config(hosts: Sequence[Host], rank: int) -> dict[str, Any]:
-    """TF_CONFIG of a host: that of its worker or, where a run has parameter servers, of its first process."""
+    """TF_CONFIG of a host: for its worker or, in a run with parameter servers, for its first process."""
     endpoints, servers = [host.endpoint() for host in hosts], server_endpoints(hosts)
     return roles.of_host(endpoints, servers, apart(hosts), rank) if servers else member.tf_config(endpoints, rank)
 
@@ -104,7 +104,7 @@ def cluster_hosts(hostvars: Any, names: list[str]) -> list[Host]:
 
     Raises:
         AnsibleFilterError: `gpus` is not a number, or a port can't be chosen here.
-        ConfigError: `worker_environment` has something it may not have.
+        ConfigError: a forbidden entry in `worker_environment`.
     """
     return [_host(hostvars[name], name) for name in names]
 
@@ -167,7 +167,7 @@ def _gpus(variables: Any, name: str) -> int:
 
 
 def rank(hosts: list[dict[str, Any]], name: str) -> int:
-    """Index of a host among those that train, from 0."""
+    """Index of a host among the hosts that train, from 0."""
     return [host["name"] for host in hosts].index(name)
 
 
@@ -183,7 +183,7 @@ def thread_share(hosts: Sequence[Host], name: str, cores: int) -> int:
 
 
 def gpu_share(hosts: Sequence[Host], name: str) -> str:
-    """CUDA_VISIBLE_DEVICES of one worker: as many as it has, after those of earlier workers on its address; empty for none."""
+    """CUDA_VISIBLE_DEVICES of one worker: its GPUs, numbered after those of earlier workers on its address; empty without GPUs."""
     place = [host.name for host in hosts].index(name)
     first = sum(host.gpus for host in hosts[:place] if host.address == hosts[place].address)
     return ",".join(str(number) for number in range(first, first + hosts[place].gpus))

@@ -1,6 +1,6 @@
-"""The secret by which the workers of one launch know each other.
+"""The secret by which the workers of one launch recognise each other.
 
-It is derived where it is sent, from a key that only this machine's user can read, so it is in no plan, fact, argument or log.
+It is derived on demand from a key that only this machine's user can read, so no plan, fact, argument or log contains it.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ def of_launch(launch: str) -> str:
 
 
 def _key() -> bytes:
-    """This machine's key, made when there is none, or when others could read the one there is.
+    """This machine's key; a new one if there is none, or if other users could read the existing one.
 
     Raises:
-        LockstepError: what is there is no key.
+        LockstepError: the existing file is no key.
     """
     with contextlib.suppress(FileNotFoundError):
         if _closed(KEY):
@@ -46,7 +46,7 @@ def _closed(path: Path) -> bool:
 
 
 def _make(path: Path) -> None:
-    """Make a key, whole or not at all; of several processes that do so at once, one makes it."""
+    """Write a key, whole or not at all; of several processes that try at once, one succeeds."""
     make_folder(path.parent)
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -10,7 +10,7 @@ from trainer.supervision.restart_policy import may_go_on
 
 
 def check_job(config: dict[str, Any]) -> None:
-    """Refuse a job of Slurm that should train asynchronously, or go on without a host, whose loss ends a job (ConfigError)."""
+    """Refuse a Slurm job that should train asynchronously or go on without a host: a lost host ends the job (ConfigError)."""
     if config.get("strategy", {}).get("name") == configs.PARAMETER_SERVER:
         raise ConfigError(
             "strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: leave it out, or use train.yml"
@@ -20,7 +20,7 @@ def check_job(config: dict[str, Any]) -> None:
 
 
 def recovery_text(config: dict[str, Any], hosts: Sequence[Host], spares: Sequence[Host]) -> str:
-    """With how many workers a run goes on when hosts are lost, and with which spares, in words; empty if only with all."""
+    """Text on the number of workers with which a run goes on when hosts are lost, and its spares; empty if it needs all workers."""
     if not config.get("recovery", {}).get("elastic"):
         return ""
     workers, least = len(hosts), config["recovery"]["min_workers"]

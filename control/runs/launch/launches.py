@@ -23,7 +23,7 @@ from trainer.common.files import read_json, write_json, write_text
 from trainer.rundir.launch_record import RECORD, Host, LaunchRecord
 
 BEGUN = project.PRIVATE / "launches"
-"""One file per launch in progress, with the launching process: it shows what a killed command left half done."""
+"""Folder with one file per launch in progress, which names the launching process: after a kill, the file remains."""
 TAKE_BACK_S = 90.0
 TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
@@ -34,7 +34,7 @@ def record(plan: Plan, published: Published, hosts: Sequence[Host], **more: Any)
     Args:
         plan: the run's plan, from `plan_run`.
         published: the dataset and the trainer's code on the shared file system.
-        hosts: by rank, with their known facts; spares follow.
+        hosts: by rank, with their known facts; spares come last.
         more: further entries.
     """
     folder = plan.folder
@@ -76,14 +76,14 @@ def begin(plan: Plan) -> dict[str, Any]:
         "folder": str(plan.folder),
         "hosts": [host.name for host in plan.posts],
         "inventory": _inventory(),
-        # A run that never ran has fixed nothing: treat it as only planned.
+        # A run that never ran has no settled options: treat it as only planned.
         "asked_yaml": None if plan.resume else plan.asked_yaml,
         "launcher": reservations.command(),
         "given_up": False,
-        # For a run made only for this launch, once the launch is taken back.
+        # For a run that was made only for this launch: needed once the launch is taken back.
         "state": "CANCELLED",
     }
-    # A sweep ends what is left of its trials itself.
+    # A sweep itself ends the remains of its trials.
     if not RunFolder(plan.folder).is_trial:
         write_json(_note(launch["id"]), launch)
     return launch
@@ -107,7 +107,7 @@ def is_begun(folder: Path) -> bool:
 
 
 def _is_noted(launch: dict[str, Any]) -> bool:
-    """Return whether a launch may have left something."""
+    """Return whether a launch may have left processes or files."""
     return _note(launch["id"]).is_file()
 
 
@@ -121,7 +121,7 @@ def _note(launch: str) -> Path:
 
 
 def forget_start(launch: dict[str, Any]) -> None:
-    """Forget that a run started: if its only launch was taken back, only the request remains. Another launch's record stays."""
+    """Remove the record of a run's only launch, which was taken back; the request stays, and so does another launch's record."""
     folder = Path(launch["folder"])
     if LaunchRecord.read(folder).launch not in ("", launch["id"]):
         return
@@ -133,7 +133,7 @@ def forget_start(launch: dict[str, Any]) -> None:
 
 
 def take_back(launch: dict[str, Any]) -> str:
-    """Stop what was started on all hosts of a launch, with a playbook; returns the resulting state."""
+    """Stop, with a playbook, all that a launch started on its hosts; return the resulting state."""
     TAKE_BACK_LOG.unlink(missing_ok=True)
     variables = {**command_line.extra_variables(), "broken_launches": [launch | {"given_up": True}]}
     deadline = time.monotonic() + TAKE_BACK_S
@@ -175,10 +175,10 @@ def uncollected_job(record: LaunchRecord) -> str:
 
 
 def check_job(run: str, before: LaunchRecord) -> None:
-    """Refuse to resume a run whose job was not collected: this launch would begin where that job did.
+    """Refuse to resume a run whose job was not collected: this launch would begin at the same state as that job.
 
     Raises:
-        LockstepError: which job, and what to do.
+        LockstepError: the job, and the fix.
     """
     if job := uncollected_job(before):
         raise LockstepError(
@@ -191,12 +191,12 @@ def refuse_changes(plan: Plan, where: Sequence[str], doing: str = "") -> None:
     """Refuse options that differ from those of a training run: its workers read them once, when they start.
 
     Args:
-        plan: the run's plan, as asked.
-        where: hosts on which its workers are alive, or its job; nothing is refused if empty.
+        plan: the requested plan.
+        where: hosts with living workers of the run, or its job; if empty, nothing is refused.
         doing: its progress, as `epoch 12 of 60`.
 
     Raises:
-        LockstepError: where the run trains, which options it can't take over, and what to do.
+        LockstepError: the place where the run trains, the options that it can't adopt, and the fix.
     """
     if not where or not plan.changes:
         return

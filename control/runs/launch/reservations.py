@@ -1,4 +1,4 @@
-"""Run names that commands are about to start: of two commands that name one run in the same second, one starts it."""
+"""Reservations of run names by commands: of two commands that start one run in the same second, only one succeeds."""
 
 import contextlib
 import fcntl
@@ -14,11 +14,11 @@ from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 
 STARTING = project.PRIVATE / "starting"
-"""One file per name; it counts while the command that wrote it lives."""
+"""Folder with one file per name, valid while the command that wrote it lives."""
 
 
 def reserve(run: str) -> None:
-    """Let only this command start a run, until `release` or its own end.
+    """Let only this command start a run, until `release` or the command's end.
 
     Raises:
         LockstepError: another command is starting it.
@@ -33,7 +33,7 @@ def reserve(run: str) -> None:
 
 
 def reserve_new(run: str, runs: Path) -> str:
-    """Reserve a name that no run has: this one, or the first that is free of `run-2`, `run-3` and so on.
+    """Reserve an unused name: the wanted one, or the first free one of `run-2`, `run-3` and so on.
 
     Args:
         run: the name wanted.
@@ -50,7 +50,7 @@ def refuse(run: str) -> None:
     """Refuse a run that another command is starting.
 
     Raises:
-        LockstepError: which process starts it.
+        LockstepError: the process that starts it.
     """
     if holder := _other(run):
         raise LockstepError(
@@ -72,7 +72,7 @@ def command() -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """A process's unique identity: its pid and its start time, since pids are reused."""
+    """Unique identity of a process: pid and start time, since pids are reused."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -82,7 +82,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def lives(one: dict[str, Any]) -> bool:
-    """Return whether the process of an identity is alive."""
+    """Return whether the process with an identity is alive."""
     return one == identity(one["pid"])
 
 

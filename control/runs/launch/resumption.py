@@ -9,20 +9,20 @@ from trainer.host import sealed_files
 
 @dataclass
 class Resumption:
-    """Files to give the hosts, and lines to show the user."""
+    """Files to send to the hosts, and lines to show to the user."""
 
     give: dict[str, list[str]]
-    """By host, files and folders of the run directory that it lacks."""
+    """Files and folders of the run directory that a host lacks, by host."""
     lines: list[str] = field(default_factory=list)
     """One line per damaged file that is newer than the state in use."""
 
 
 def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
-    """Compare the hosts' states with those collected here; put damaged files here aside.
+    """Compare the hosts' states with the collected ones, and put damaged collected files aside.
 
     Args:
         folder: the run directory on this machine.
-        claims: what `worker_claim` returned, by host in order of rank.
+        claims: results of `worker_claim`, by host in order of rank.
     """
     chosen = Resumption({host: [] for host in claims})
     _state(chosen, folder, claims)
@@ -32,7 +32,7 @@ def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
 
 
 def _state(chosen: Resumption, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
-    """The workers agree on the newest state that any of them has; the chief, the first, is given what is here if that is newer."""
+    """Choose the state: the workers agree on the newest one that any of them has; the chief gets this machine's if that is newer."""
     chief, holder = next(iter(claims)), max(claims, key=lambda host: sealed_files.step_of(claims[host]["newest_state"]))
     here, broken = _newer(folder / "state", claims[holder]["newest_state"])
     if here:
@@ -53,17 +53,17 @@ def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) 
 
 
 def _damaged(kind: str, host: str, claim: dict[str, Any]) -> list[str]:
-    """A line for each damaged file of a kind that a host put aside."""
+    """Lines on damaged files of a kind that a host put aside, one per file."""
     return _put_aside(host, {one["name"]: one["reason"] for one in claim["damaged"] if one["kind"] == kind})
 
 
 def _put_aside(owner: str, files: dict[str, str]) -> list[str]:
-    """A line for each file, by name, with the reason."""
+    """Put files aside; one line per file, by name, with the reason."""
     return [f"step {sealed_files.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for name, reason in files.items()]
 
 
 def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:
-    """The newest intact state in a folder, if newer than a host's, and what is wrong with the damaged ones, which are put aside.
+    """The newest intact state in a folder, if newer than a host's, and the faults of damaged states, which are put aside.
 
     Reads nothing if no name is newer.
     """

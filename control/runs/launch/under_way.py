@@ -1,4 +1,4 @@
-"""Copies of what this machine knows of runs under way: a run directory that is deleted while its workers train is made again from them."""
+"""Copies of the records of runs under way, from which a run directory is restored if somebody deletes it while workers train."""
 
 import shutil
 from pathlib import Path
@@ -9,13 +9,13 @@ from control.runs.results.run_names import check_run_name
 from trainer.rundir.launch_record import RECORD
 
 COPIES = project.PRIVATE / "under_way"
-"""A folder per run that was launched from here and whose end was not seen."""
+"""Folder with one folder per run that was launched from here and whose end was not seen."""
 FILES = ("config.yml", RECORD)
-"""The second makes a run one that was started, so it comes last."""
+"""Copied files, in order: the second one marks a run as started, so it comes last."""
 
 
 def keep(folder: Path) -> None:
-    """Copy what was recorded of a launch; nothing of a run that is another command's own."""
+    """Copy the records of a launch, except for a run that belongs to another command, such as a sweep."""
     if RunFolder(folder).is_users:
         _copy(folder, COPIES / folder.name)
 
@@ -27,12 +27,12 @@ def forget(folder: Path) -> None:
 
 
 def has(run: str) -> bool:
-    """Return whether a run was launched from here, and its end was not seen."""
+    """Return whether a run was launched from here and its end was not seen."""
     return (COPIES / run / FILES[-1]).is_file()
 
 
 def restore(run: str) -> str:
-    """Make `runs/RUN` again if it is gone while the run's end was not seen; what to say of it, empty if nothing was done.
+    """Restore `runs/RUN` if it is gone and the run's end was not seen; return a message for the user, empty if nothing was done.
 
     Raises:
         ConfigError: the name could leave its folder.

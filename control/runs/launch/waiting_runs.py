@@ -1,4 +1,4 @@
-"""Runs that wait for their turn: their tickets, and what hosts say of their queues."""
+"""Runs that wait for their turn: their tickets, and the queues that hosts report."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ from trainer.rundir.phases import Phase
 
 
 def ticket(nonce: str) -> str:
-    """A ticket that is drawn now; `nonce` identifies the launch."""
+    """A new ticket with the current time; `nonce` identifies the launch."""
     return f"{time.time_ns() // 1_000_000:013d}-{nonce}"
 
 
@@ -23,18 +23,18 @@ def progress(verdicts: Sequence[Verdict]) -> str:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Runs that have hosts, or wait for hosts, as these report."""
+    """Runs that train on hosts or wait for hosts, according to the hosts."""
 
     hosts: Collection[str] = ()
     """Hosts that answered."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """By run; those that wait follow in the order of their turns."""
+    """States by run; waiting runs come last, in the order of their turns."""
     by_host: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
-    """The jobs of each, those that run first, then in the order of their turns."""
+    """Jobs by host: running jobs first, then waiting jobs in the order of their turns."""
 
     @classmethod
     def of(cls, answers: Mapping[str, Sequence[dict[str, Any]]]) -> "Jobs":
-        """From what `worker_jobs` returns, by host."""
+        """Read the answers of `worker_jobs`, by host."""
         jobs = [job for listed in answers.values() for job in listed]
         tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == Phase.QUEUED}
         waiting = sorted(tickets, key=lambda run: tickets[run])
@@ -42,7 +42,7 @@ class Jobs:
         return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)}, answers)
 
     def note(self, run: str, host: str) -> str:
-        """Place of a run in a host's queue, in words; empty if the run does not wait there."""
+        """Text on a run's place in a host's queue; empty if the run does not wait there."""
         jobs = self.by_host.get(host, ())
         if not any(job["run"] == run and job["state"] == Phase.QUEUED for job in jobs):
             return ""

@@ -25,7 +25,7 @@ def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listi
 
 
 def _split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
-    """Warnings about the shares that are held out: a dataset has such examples of its own."""
+    """Warnings about held-out shares that have no effect, because the dataset has its own such examples."""
     own = {"validation": listing.held_out is not None, "test": not listing.draws_test}
     examples = f"{noun(listing.table)}s"
     return [
@@ -36,7 +36,7 @@ def _split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
 
 
 def _batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
-    """Warnings about the batch: another key overrides its size, or there are fewer images."""
+    """Warnings about the batch size: another key overrides it, or there are fewer images."""
     train, warnings = asked.train, []
     if "train.batch_size" in given and train.global_batch not in (None, train.batch_size * sizes.workers):
         warnings.append(
@@ -54,7 +54,7 @@ def _batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]
 
 
 def _augment_warnings(data: configs.Data) -> list[str]:
-    """A function `augment` that the user may think changes the examples."""
+    """Warning about a function `augment` that is not applied, although the user may expect it."""
     if data.source != "own" or data.augment is not None:
         return []
     warning = python_function.augmentation(user_files.find("dataset", str(data.path)))[1]
@@ -62,7 +62,7 @@ def _augment_warnings(data: configs.Data) -> list[str]:
 
 
 def check_model(config: Config, listing: Listing) -> None:
-    """Refuse to train a registered model, which takes images, on columns, and settings for images or for columns on the other."""
+    """Refuse a registered model, which takes images, on columns; refuse settings for images on columns, and the reverse."""
     if config.data.bucket > 1 and not (listing.table and listing.table.spec.varying):
         raise ConfigError(
             f"data.bucket={config.data.bucket}: {listing.name} has no column that varies in length, so there is no padding to save. "
@@ -85,11 +85,11 @@ def check_model(config: Config, listing: Listing) -> None:
 
 
 def check_compiled(compiled: dict[str, Any] | None, evaluates: bool, given: dict[str, Any], config: Config) -> None:
-    """Refuse settings that a model which its function compiled would ignore, or could not follow.
+    """Refuse settings that a model compiled by its function would ignore or could not follow.
 
     Args:
-        compiled: what its function compiled the model with, if it did.
-        evaluates: with `evaluate=true`.
+        compiled: optimizer, loss and metrics of the model if its function compiled it, else None.
+        evaluates: whether the command has `evaluate=true`.
         given: the configuration keys that the command sets.
         config: the resolved configuration.
 
@@ -144,9 +144,9 @@ def check_uncompiled(compiled: dict[str, Any] | None, config: Config) -> None:
 
 
 def check_monitor(compiled: dict[str, Any] | None, asked: str | None) -> None:
-    """Refuse a `train.monitor` that the model does not compute, without which the first epoch would be the best for ever.
+    """Refuse a `train.monitor` that the model does not compute: the first epoch would always remain the best.
 
-    What a step of the model's own returns is only known when it has run: a worker then refuses the same.
+    The values that the model's own step returns are only known once it has run; a worker then makes the same check.
     """
     if asked is None or (compiled and compiled["own"]):
         return
@@ -157,7 +157,7 @@ def check_monitor(compiled: dict[str, Any] | None, asked: str | None) -> None:
 
 
 def check_classes(listing: Listing, takes: int | None, config: Config) -> None:
-    """Refuse a `y` that is the number of a class for which the model has no output: hosts would only see it at the step that reads it."""
+    """Refuse a class number in `y` for which the model has no output; otherwise only the step that reads it would fail."""
     targets = listing.targets if listing.table else {"train": [0, len(listing.classes) - 1]}
     for split, bounds in targets.items() if takes is not None else ():
         if odd := [value for value in bounds if not 0 <= value < (takes or 0)]:
@@ -179,7 +179,7 @@ def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
 
 
 def check_elastic(config: Config, workers: int) -> None:
-    """Refuse a run that may go on without a host, but could not with these settings.
+    """Refuse a run that is meant to go on without a lost host, but could not with these settings.
 
     Raises:
         ConfigError: the setting, and the fix.

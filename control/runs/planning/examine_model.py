@@ -1,4 +1,4 @@
-"""A run's model, built and tried on the control node before any host is touched: its size, and what it is compiled with."""
+"""A run's model, built and tried on the control node before any host is touched: its size, optimizer, loss and metrics."""
 
 import contextlib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from trainer.user_code import callbacks
 from trainer.worker.step_timing import random_examples
 
 ROWS = 4
-"""Examples of a batch to try metrics with."""
+"""Number of examples in a batch with which metrics are tried."""
 
 
 def examine(
@@ -42,23 +42,23 @@ def examine(
 
     Args:
         section: the configuration's `model`.
-        size: of images, `[height, width, channels]`.
+        size: of the images, `[height, width, channels]`.
         classes: number of classes of images.
-        spec: of the examples, as JSON; None: images with classes.
+        spec: specification of the examples, as JSON; None: images with classes.
         own_callbacks: `train.callbacks`.
-        weights: `train.weights`, and the `path` of the file.
+        weights: the section `train.weights`, with the `path` of the file.
         skip_mismatch: `train.skip_mismatch`.
-        fed: the spec of what a step is fed, as JSON; None: `spec`.
+        fed: specification of a step's input, as JSON; None: `spec`.
         by_name: `train.weights_by_name`.
         last_layers: `train.last_layers`.
         optimizer_state: `train.optimizer_state`.
 
     Returns:
-        `total` and `trainable` parameters; `compiled`: None, or what the plan shows of a compiled model; `left`: layers without weights
-        of the file; `takes`: the number of classes that its loss takes by their number, or None; `warnings`.
+        Parameters, `total` and `trainable`; `compiled`: the plan's description of a compiled model, or None; `left`: layers without weights
+        in the file; `takes`: the number of classes whose numbers the loss accepts, or None; `warnings`.
 
     Raises:
-        ConfigError: it can't be built, trained or saved.
+        ConfigError: the model can't be built, trained or saved.
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
     with model_errors.explaining("training", section) if section["name"] == user_model.NAME else contextlib.nullcontext():
@@ -86,7 +86,7 @@ def examine(
 
 
 def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> tuple[list[str], bool]:
-    """Trace both kinds of step as a worker would; the optimizers that train, by class, and whether validation gives anything.
+    """Trace both kinds of step as a worker would; return the optimizers that train, by class, and whether validation has any result.
 
     An error in a step names the line in the user's file, or Keras' reason.
     """
@@ -115,7 +115,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
 
 def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, Any]:
-    """How one output fits one `y`, where a loss of Keras' own does not refuse what can't be meant: `takes`, `warnings`."""
+    """Check one output against one `y`, because Keras' losses accept some unintended combinations; returns `takes` and `warnings`."""
     shape, y = getattr(model, "output_shape", None), spec.parts.get("y", ())
     if (
         CompiledModel(model).overridden()
@@ -128,7 +128,7 @@ def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, A
     known = {"axis": -1, "ignore_class": None, **getattr(loss, "_fn_kwargs", {})}
     if getattr(loss, "fn", loss) is keras.losses.sparse_categorical_crossentropy:
         return {"takes": shape[-1]} if known["axis"] == -1 and known["ignore_class"] is None else {}
-    # As Keras compares them: a number for each example is a list of one.
+    # Keras compares them in this way: one number per example is a list of length 1.
     given, output = (sides if len(sides) > 1 else (*sides, 1) for sides in ((None, *y[0].shape), shape))
     spread = len(given) == len(output) and any({1} < {one, other} for one, other in zip(given, output, strict=True) if one and other)
     if not spread or not getattr(loss, "fn", loss).__module__.startswith("keras."):
@@ -148,13 +148,13 @@ def _sides(shape: Sequence[int | None]) -> str:
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
     """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up."""
     halves = [spec.pack([leaf[half] for leaf in spec.unpack(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
-    # Random examples may be none that the model takes; its steps have been traced.
+    # The model may accept no random examples; its steps have been traced in any case.
     with model_errors.explaining("validation", section), contextlib.suppress(tf.errors.OpError):
         keras_metrics.check_sums(model, halves, f"model={section['file']}:{section['function']}")
 
 
 def _described(model: keras.Model, optimizers: list[str], validates: bool) -> dict[str, Any]:
-    """Description of a compiled model for the plan; a step of its own may use other optimizers than the compiled one."""
+    """Description of a compiled model for the plan; the model's own step may use other optimizers than the compiled one."""
     return {
         "optimizer": ", ".join(optimizers) or None,
         "learning_rate": _rate(model.optimizer),
@@ -168,7 +168,7 @@ def _described(model: keras.Model, optimizers: list[str], validates: bool) -> di
 
 
 def _rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
-    """The rate that an optimizer begins with; None if a schedule of its own decides."""
+    """Initial learning rate of an optimizer; None if the optimizer's own schedule decides."""
     rate = getattr(inner(optimizer), "_learning_rate", None)
     return float(f"{float(rate):.6g}") if isinstance(rate, keras.Variable) else None
 

@@ -1,4 +1,4 @@
-"""The hosts of a run: which of the inventory's train, with which batch size and environment."""
+"""The hosts of a run, chosen from the inventory, with batch size and environment."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,21 +32,21 @@ def with_batch_sizes(config: Config, hosts: Sequence[Host]) -> Config:
 
 
 def with_environment(host: Host, config: Config) -> Host:
-    """A host with all environment variables of its worker: the inventory's and the run's, which win."""
+    """A host with all environment variables of its worker; the run's variables take precedence over the inventory's."""
     return replace(host, environment=host.environment | config.train.environment)
 
 
 def choose_hosts(inventory: Inventory, workers: int | str | None, default: int, existing: Path | None) -> list[Host]:
-    """The hosts that train: those named, or the first N in the inventory, a resumed run's own before others.
+    """The hosts that train: the named ones, or the first N of the inventory; a resumed run prefers its own hosts.
 
     Args:
-        inventory: where the run may train.
-        workers: how many, or names, as `node2,node3`; None: as many as before, or the `default`.
-        default: how many hosts train a new run.
+        inventory: hosts on which the run may train.
+        workers: number of hosts, or names as `node2,node3`; None: as many as before, or the `default`.
+        default: number of hosts for a new run.
         existing: the run's directory, if it was launched.
 
     Raises:
-        ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
+        ConfigError: no such hosts, too few hosts, or a run that may still train would also train on other hosts.
     """
     by_name = {host.name: host for host in [*inventory.hosts, *inventory.spares]}
     record = LaunchRecord.read(existing)
@@ -56,7 +56,7 @@ def choose_hosts(inventory: Inventory, workers: int | str | None, default: int, 
         _refuse_elsewhere(workers, existing, before, names)
     else:
         number = workers or len(before) or default
-        # Of a job, Slurm chose the hosts.
+        # Slurm chose the hosts of a job.
         own = [name for name in before if name in by_name and not record.slurm]
         others = [host.name for host in inventory.hosts if host.name not in own]
         names = [*own, *others][:number]
@@ -88,7 +88,7 @@ def _named_hosts(asked: str, known: list[str], apart: Sequence[Host] = ()) -> li
     """The hosts in a list such as `node2,node3`, by rank.
 
     Raises:
-        ConfigError: one is not in the inventory, with the nearest, or appears twice, or is one that trains nothing.
+        ConfigError: a host is not in the inventory (with the nearest name), appears twice, or is one that trains nothing.
     """
     names = [name.strip() for name in asked.split(",")]
     roles = {host.name: host.role for host in apart}
@@ -110,7 +110,7 @@ def _named_hosts(asked: str, known: list[str], apart: Sequence[Host] = ()) -> li
 
 
 def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], names: list[str]) -> None:
-    """Refuse other hosts for a run whose workers may live on its own: nothing on the others would know of them."""
+    """Refuse other hosts for a run whose workers may still live on the old ones: the new hosts could not detect those workers."""
     if existing is None or set(before) & set(names) or not Summary.read(existing).under_way:
         return
     raise ConfigError(
@@ -120,10 +120,10 @@ def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], name
 
 
 def check_roles(hosts: Sequence[Host]) -> None:
-    """Refuse hosts with a role that none of those that train can have.
+    """Refuse training hosts with a role that a training host can't have.
 
     Raises:
-        ConfigError: which host, and its role.
+        ConfigError: the host, and its role.
     """
     for host in hosts:
         if host.role:
@@ -138,7 +138,7 @@ def check_gpus(hosts: Sequence[Host]) -> None:
     """Refuse workers with different numbers of GPUs: TensorFlow's collectives need the same number on each.
 
     Raises:
-        ConfigError: which host has another number than the first.
+        ConfigError: the host whose number differs from the first host's.
     """
     usual = hosts[0].gpus
     for host in hosts:

@@ -1,4 +1,4 @@
-"""Memory and disk that a run takes on a host."""
+"""Memory and disk space that a run needs on a host."""
 
 import math
 
@@ -6,21 +6,21 @@ from control.common import configurations
 from trainer.config.schema import Config
 
 RUNTIME_MB = 900
-"""Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
+"""Memory of a worker besides its model, MB: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
 SERVER_MB = 400
-"""Memory of a parameter server, without the libraries that the worker beside it shares (670 MB resident, 345 of them shared)."""
+"""Memory of a parameter server, MB, without the libraries shared with the worker beside it (670 MB resident, 345 of them shared)."""
 LOGS_MB = 512
 FIRST_EPOCHS = 10
-"""A run may start when this many snapshots fit; it may end before its last epoch."""
+"""Number of snapshots that must fit before a run may start; it may end before its last epoch."""
 
 
 def needs(
     config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False, columns_bytes: int | None = None
 ) -> dict[str, float]:
-    """Needs of a run on a host, MB: memory of a worker, and of a parameter server beside it; disk.
+    """Needs of a run on a host, MB: memory of a worker and of a parameter server beside it, and disk space.
 
     Disk is for the cache of decoded images, training states and the first, or all, snapshots.
-    `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.
+    `free_mb` must be free at the start: a resumed run already has most of its files. There are `snapshots` of `snapshot_mb` each.
     Columns (`columns_bytes`, None for images) are copied whatever their size.
     """
     cache = images * math.prod(config.data.image_size) / 2**20

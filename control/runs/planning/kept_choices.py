@@ -1,4 +1,4 @@
-"""Measurements of a host set's first training, kept for later ones: how gradients are sent, how a step's images are divided.
+"""Choices measured in a host set's first training and kept for later ones: the reduction, and the division of a step's images.
 
 The control node keeps one file per model and set of hosts. `trainer.engine.measured_choices` has the
 reasons, and reads a run's choices.
@@ -23,15 +23,15 @@ from trainer.rundir.launch_record import LaunchRecord
 
 FOLDER = project.PRIVATE / "choices"
 MODEL = 1
-"""Version of what the trainer measures and how it chooses; a new number forces a new measurement."""
+"""Version of the trainer's measurements and choices; a new number forces a new measurement."""
 AUTO = "auto"
 
 
 def of(plan: Plan, remeasure: bool) -> dict[str, Any]:
-    """Choices that the plan's run is given: `method` and `shares` if kept, `told` (when and by which run), `key`, `remeasure`.
+    """Choices passed to the plan's run: `method` and `shares` if kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
-        ConfigError: `remeasure` is set for a run that keeps what it began with.
+        ConfigError: `remeasure` is set for a run that has begun and keeps its choices.
     """
     if remeasure and _has_begun(plan):
         raise ConfigError(
@@ -52,7 +52,7 @@ def _has_begun(plan: Plan) -> bool:
 
 
 def _keep(run: Path, measured: dict[str, Any]) -> None:
-    """Keep what a run measured, unless an earlier run did; a requested new measurement replaces it.
+    """Keep a run's measurements, unless an earlier run's exist; a requested new measurement replaces them.
 
     Args:
         run: the run's directory on the control node.
@@ -60,7 +60,7 @@ def _keep(run: Path, measured: dict[str, Any]) -> None:
     """
     record = LaunchRecord.read(run)
     given = record.kept or {}
-    # A node's values are not trusted: shares with another sum do not divide this batch.
+    # A node's values are not trusted: shares with another sum would not divide this batch.
     shares = measured.get("shares")
     divides = shares is None or (len(shares) == len(record.hosts) and sum(shares) == record.counts["global_batch"])
     if not measured or "key" not in given or not divides:
@@ -74,21 +74,21 @@ def _keep(run: Path, measured: dict[str, Any]) -> None:
 
 
 def keep_of(run: Path, record: dict[str, Any]) -> None:
-    """Keep what a record of metrics.jsonl says was measured, if it is valid."""
+    """Keep the measurements in a record of metrics.jsonl, if it is valid."""
     if record["kind"] in ("reduction", "shares") and record.get("measured"):
         measured = measured_choices.EarlierChoice.parse({"method": record.get("name"), "shares": record.get("parts")})
         _keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
 
 
 def keep_all(run: Path) -> None:
-    """Keep what all collected records of a run say was measured."""
+    """Keep the measurements in all collected records of a run."""
     for path in sorted((run / "workers").glob("*/metrics.jsonl")):
         for record in read_records(path):
             keep_of(run, record)
 
 
 def sending_text(plan: Plan) -> str:
-    """How the plan's gradients will be sent; empty with one worker."""
+    """Text on the reduction of the plan's gradients; empty with one worker."""
     given, reduction = measured_choices.EarlierChoice.parse(plan.kept), Reduction(**plan.config["reduction"])
     before = Summary.read(plan.folder).reduction.get("name") if _has_begun(plan) else None
     if len(plan.hosts) == 1:
@@ -103,7 +103,7 @@ def sending_text(plan: Plan) -> str:
 
 
 def divided(plan: Plan) -> str:
-    """How a step's images will be divided, if measured before."""
+    """Text on the division of a step's images, if measured before."""
     given, counts = measured_choices.EarlierChoice.parse(plan.kept), plan.counts
     if given.shares is None or len(given.shares) != len(plan.hosts):
         return ""

@@ -1,4 +1,4 @@
-"""Explanations of a user's own model's errors: a step that fails, a snapshot that could not be opened again."""
+"""Explanations of errors in the user's own model: a step that fails, a snapshot that could not be opened again."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import keras
 
 LONGEST = 12
-"""Lines of an error of Keras."""
+"""Most lines shown of an error of Keras."""
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 """Keras' escape sequences around a message for a terminal."""
@@ -30,7 +30,7 @@ HINTS = {
 
 @contextlib.contextmanager
 def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
-    """Turn an error of a compiled model into a ConfigError that says what was tried, and where in the user's file it arose."""
+    """Turn an error of a compiled model into a ConfigError that names the attempted action and the line in the user's file."""
     function = Function.of(given)
     try:
         yield
@@ -46,7 +46,7 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
 
 
 def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
-    """Refuse a model that could be trained and saved but not reopened (ConfigError says why); the built-in models can be."""
+    """Refuse a model that could be trained and saved but not reopened (ConfigError with the reason); built-in models always can."""
     if given["name"] != NAME:
         return
     import keras

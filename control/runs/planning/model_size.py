@@ -1,4 +1,4 @@
-"""The model of a plan, examined in a process of its own: parameters, what it is compiled with, its first weights."""
+"""The model of a plan, examined in a separate process: parameters, optimizer, loss and metrics, initial weights."""
 
 import contextlib
 import hashlib
@@ -22,10 +22,10 @@ from trainer.data.spec import Spec, of_images
 
 
 def initial_weights(config: Config, asked: str | None, code: Path, started: Path | None) -> dict[str, Any] | None:
-    """Where the file of `train.weights` is here: as `asked` for, or in the folder `code`; None if no worker will read it.
+    """Path of the file of `train.weights` on this machine: the `asked` one, or in the folder `code`; None if no worker will read it.
 
     Raises:
-        ConfigError: it is gone before the run has a state of its own.
+        ConfigError: the file is gone before the run has a state.
     """
     given = config.train.weights
     if given is None:
@@ -41,7 +41,7 @@ def initial_weights(config: Config, asked: str | None, code: Path, started: Path
 
 @contextlib.contextmanager
 def warned(warnings: Sequence[str]) -> Iterator[None]:
-    """Tell a refusal of the model what is remarkable about its examples, which may be why."""
+    """Add warnings about the examples to a refusal of the model, since they may be the cause."""
     try:
         yield
     except LockstepError as error:
@@ -55,16 +55,16 @@ class Examined:
     size: dict[str, int]
     """Parameters: `total` and `trainable`."""
     compiled: dict[str, Any] | None
-    """Optimizer, loss and metrics with which its function compiled the model."""
+    """Optimizer, loss and metrics with which the user's function compiled the model."""
     takes: int | None
-    """How many classes its output has, if that is known."""
+    """Number of classes of the model's output, if known."""
     left: list[str]
-    """Layers without weights in the file of the first weights."""
+    """Layers without weights in the file of initial weights."""
     warnings: list[str]
 
 
 def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> Examined:
-    """Build the model in a process of its own, or look up what that found before."""
+    """Build the model in a separate process, or look up the cached result."""
     found = _parameters(config, classes, request, spec, weights)
     compiled, takes = found.pop("compiled", None), found.pop("takes", None)
     left, warnings = found.pop("left", []), found.pop("warnings", [])
@@ -74,7 +74,7 @@ def examine(config: Config, classes: int, request: Request, spec: dict[str, Any]
 def _parameters(
     config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None, weights: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
+    """Exact parameter counts, optimizer, loss and metrics, cached by model, examples and code: importing Keras takes seconds."""
     size = list(config.data.image_size)
     own: dict[str, Any] = {"section": config.model, "own_callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
     own |= {name: getattr(config.train, name) for name in ("last_layers", "optimizer_state")} | {"by_name": config.train.weights_by_name}

@@ -1,4 +1,4 @@
-"""Asynchronous runs: which of the hosts keep weights, and what such a run can't do."""
+"""Asynchronous runs: the hosts that keep weights, and settings that such a run can't follow."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from trainer.parameter_server.roles import EVALUATOR, SERVER
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 FEWEST = 2
-"""Hosts of an asynchronous run: the chief, and one that computes."""
+"""Fewest hosts of an asynchronous run: the chief, and one that computes."""
 
 
 def with_roles(hosts: Sequence[Host], servers: Collection[str], apart: Sequence[Host]) -> list[Host]:
-    """All hosts of a run, given those that train: some of these also have a parameter server, and those that are `apart` follow.
+    """All hosts of a run: those that train, some of them also with a parameter server, then those that are `apart`.
 
-    Servers are those of the inventory's group. Without any, the first host has one.
+    Servers are the members of the inventory's group. Without any member, the first host has a server.
     """
     names = {host.name for host in hosts} & set(servers)
     if not names and all(host.role != SERVER for host in apart):
@@ -61,7 +61,7 @@ def check_settings(config: Config, hosts: Sequence[Host]) -> None:
 
 
 def useful(apart: Sequence[Host], test_examples: int, compiled: dict[str, Any] | None) -> tuple[list[Host], list[str]]:
-    """The hosts that a run can use of those that train nothing, and a warning if it can't use its evaluators."""
+    """The non-training hosts that a run can use, and a warning if it can't use its evaluators."""
     evaluators = [host for host in apart if host.role == EVALUATOR]
     if not evaluators or (test_examples and (not compiled or compiled["validates"])):
         return list(apart), []
@@ -71,16 +71,16 @@ def useful(apart: Sequence[Host], test_examples: int, compiled: dict[str, Any] |
 
 
 def of_launch(run: Path | None) -> list[Host]:
-    """The hosts of a run that train nothing, as the inventory would give them."""
+    """The non-training hosts of a run, in the form of the inventory's."""
     kept = ("name", "address", "port", "direct_port", "port_chosen", "environment", "role")
     return [Host(**{key: getattr(host, key) for key in kept}) for host in LaunchRecord.read(run).hosts if host.role]
 
 
 def check_model(compiled: dict[str, Any] | None) -> None:
-    """Refuse a model whose steps would lose what another worker wrote in between.
+    """Refuse a model whose steps would lose another worker's updates in between.
 
     Raises:
-        ConfigError: a step of its own, or an optimizer that collects gradients.
+        ConfigError: the model has its own step, or an optimizer that accumulates gradients.
     """
     if compiled and compiled["accumulates"]:
         raise ConfigError(

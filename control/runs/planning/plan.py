@@ -29,13 +29,13 @@ from trainer.rundir.schemas import read_history
 
 @dataclass(frozen=True)
 class Selection:
-    """The first phase: which run, on which hosts, with which configuration and dataset."""
+    """The first phase: run, hosts, configuration and dataset."""
 
     name: str
     existing: Path | None
     """The run's directory, if it has one."""
     started: Path | None
-    """The run's directory, if it was launched. A run that the preflight refused has a configuration, but nothing in it is fixed yet."""
+    """The run's directory, if it was launched. A run refused by the preflight has a configuration, but nothing in it is fixed yet."""
     asked: Config
     config_name: str
     choice: preset.Choice | None
@@ -46,7 +46,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The second phase: the configuration with all that follows from hosts and dataset."""
+    """The second phase: the configuration with all values that follow from hosts and dataset."""
 
     config: Config
     listing: Listing
@@ -57,7 +57,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Checked:
-    """The third phase: the model, which fits all of it, and the hosts with their roles."""
+    """The third phase: the model, which fits the configuration, and the hosts with their roles."""
 
     size: dict[str, int]
     compiled: dict[str, Any] | None
@@ -70,11 +70,11 @@ def make_plan(request: Request, progress: Progress = lambda *_: None) -> Plan:
     """The plan.
 
     Args:
-        request: the user's.
+        request: the user's request.
         progress: called with the number of images checked so far, and their total.
 
     Raises:
-        LockstepError: anything that can be refused before a host is touched.
+        LockstepError: any error that can be found before a host is touched.
     """
     selected = _select(request)
     resolved = _resolve(request, selected, progress)
@@ -153,7 +153,7 @@ def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked
     warnings = model.warnings
     if config.strategy.asynchronous:
         parameter_servers.check_model(model.compiled)
-        # A run that may be under way keeps its hosts, whatever the inventory says now.
+        # A run that may be under way keeps its hosts, even if the inventory has changed.
         before = selected.started
         under_way = before is not None and Summary.read(before).under_way
         apart = parameter_servers.of_launch(before) if before is not None and under_way else request.inventory.apart
@@ -170,7 +170,7 @@ def _spares(request: Request, config: Config, hosts: list[Host]) -> list[Host]:
 
 
 def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
-    """The configuration that fits the dataset when the command names none, and that dataset.
+    """The configuration that fits the dataset if the command names none, and that dataset.
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
     """
@@ -190,12 +190,12 @@ def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
 
 def _complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
-    """Return whether a run has nothing left to do of all that was requested."""
+    """Return whether a run has done all that was requested."""
     summary = Summary.read(existing) if existing else Summary()
     if existing is None or summary.state != "SUCCEEDED":
         return False
     all_steps = (summary.steps or 0) >= sizes.total_steps
     if all_steps or not summary.stalled:
         return all_steps or summary.ended_early
-    # More patience may have been asked for since.
+    # The user may have requested more patience since.
     return best_epoch.stalled(read_history(existing / "history.csv"), train.monitor, train.patience)

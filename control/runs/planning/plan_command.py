@@ -28,15 +28,15 @@ from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 def hosts(task_vars: dict[str, Any]) -> list[Host]:
-    """The inventory's workers that train. Raises as `inventory`."""
+    """The inventory's workers that train; raises the errors of `inventory`."""
     return list(inventory(task_vars).hosts)
 
 
 def inventory(task_vars: dict[str, Any]) -> Inventory:
-    """The inventory's workers, by what they do. Their folders mean the same for every user and tool.
+    """The inventory's workers, by role; their folders are absolute, so they mean the same to every user and tool.
 
     Raises:
-        AnsibleFilterError: a relative folder, a host of another group that is no worker, or an evaluator with another role, too.
+        AnsibleFilterError: a relative folder, a host of another group that is no worker, or an evaluator that also has another role.
     """
     spares, servers, evaluators = (_group(task_vars, group) for group in ("spares", GROUPS[SERVER], GROUPS[EVALUATOR]))
     for group, members in (("spares", spares), (GROUPS[SERVER], servers)):
@@ -83,15 +83,15 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
     """The plan from `control plan`, with the run's location.
 
     Args:
-        asked: the operator's variables.
-        inventory: where the run may train.
-        run_kind: where this command keeps its runs, as in `project.runs_folder`.
-        default_workers: how many train by default.
+        asked: the operator variables.
+        inventory: hosts on which the run may train.
+        run_kind: kind of run, which decides its folder as in `project.runs_folder`.
+        default_workers: default number of workers.
         packs: folder of published datasets on the control node.
-        write: whether caches may be written, and the run's name reserved for this command, which is about to start it.
+        write: whether caches may be written and the run's name reserved, because this command is about to start the run.
 
     Raises:
-        LockstepError: what the plan refuses.
+        LockstepError: a refusal of the plan.
     """
     folder = project.runs_folder(run_kind)
     request = Request(
@@ -108,7 +108,7 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
     if reserves and asked.run is not None:
         check_run_name(asked.run)
         reservations.reserve(asked.run)
-    # A model's plan in its own process: a dataset may be the user's own code.
+    # A model's plan is made in its own process: a dataset may be the user's own code.
     plan = script_plan.make_script_plan(request) if scripted else Plan.of(trainer_process.run_trainer(["plan"], given=request.entries))
     if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
@@ -129,7 +129,7 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
 
 
 def shown_plan(plan: Plan, hostvars: Any, check: bool = False) -> str:
-    """The plan for the terminal; the whole one in a `check`, and with `-v`."""
+    """The plan for the terminal; the whole plan in a `check` and with `-v`."""
     every = [*plan.warnings, *_shared_addresses(plan.posts, hostvars), *_disk_warnings(plan)]
     whole = check or bool(context.CLIARGS.get("verbosity"))
     return plan_text.plan(plan, project.relative(plan.folder.parent), every, whole)
@@ -146,7 +146,7 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _shared_addresses(chosen: list[Host], hostvars: Any) -> Iterator[str]:
-    """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
+    """Warning about several workers on one address: intended on this machine, elsewhere mostly a mistake."""
     names: dict[str, list[str]] = {}
     for host in chosen:
         here = host.address.startswith("127.") or hostvars[host.name].get("ansible_connection") == "local"
@@ -161,7 +161,7 @@ def _shared_addresses(chosen: list[Host], hostvars: Any) -> Iterator[str]:
 
 
 def _disk_warnings(plan: Plan) -> list[str]:
-    """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
+    """Warning if a run's weights need more disk space here than is free; a resumed run already has some of them."""
     folder = next(parent for parent in plan.folder.parents if parent.is_dir())
     needed, free = plan_text.results_mb(plan.needs), shutil.disk_usage(folder).free / 2**20
     if plan.resume or free >= needed:

@@ -15,7 +15,7 @@ from trainer.data import manifest
 
 
 def with_class_counts(config: Config, listing: Listing, published: PublishedData, sizes: schedule.Counts, packs: Path) -> Config:
-    """Count the classes of the training examples, if `train.class_weight` follows from them."""
+    """Count the classes of the training examples, if `train.class_weight` depends on them."""
     if config.train.class_weight != configs.BALANCED:
         return with_keys(config, {"train.class_counts": None})
     if published.excluded and published.manifest:
@@ -35,7 +35,7 @@ def class_weights(config: Config, names: list[str]) -> str | None:
 
 
 def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
-    """The dataset, its names and labels; with `--check` the example data is not fetched, only expected."""
+    """The dataset, its names and labels; with `--check` the example data is not fetched, only described."""
     if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
         return idx.Idx("."), fashion_mnist.expected()
     source = open_source(data.source, data.path, data.target, data.features, data.test_split)

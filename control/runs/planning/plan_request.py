@@ -1,4 +1,4 @@
-"""A user's request for a plan: the operator variables, parsed, and where the run may train and is kept."""
+"""A user's request for a plan: the parsed operator variables, the hosts on which the run may train, and its folders."""
 
 import datetime
 import functools
@@ -22,7 +22,7 @@ DEFAULT = "lecture_cnn"
 """Configuration if the command names none."""
 TEXTS = ("run", "config", "model", "weights", "callbacks", "dataset", "script")
 SCRIPT = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
-"""Variables that a script's run takes."""
+"""Variables that are valid for a script's run."""
 SWITCHES = ("detach", "queue", "quick", "evaluate", "show_config", "remeasure", "selftest")
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
@@ -37,10 +37,10 @@ SELFTEST = {
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRequest:
-    """The variables of a command that trains: each is parsed here and nowhere else."""
+    """The variables of a command that trains; each is parsed only here."""
 
     typed: Mapping[str, Any]
-    """As typed, for messages, and for the process that plans."""
+    """The variables as typed, for messages and for the process that plans."""
     run: str | None = None
     config: str | None = None
     model: str | None = None
@@ -49,13 +49,13 @@ class OperatorRequest:
     dataset: str | None = None
     script: str | None = None
     workers: int | str | None = None
-    """How many hosts train, or the names of those."""
+    """Number of hosts that train, or their names."""
     epochs: int | None = None
     time_limit: int | None = None
-    """Seconds; 0 sets none."""
+    """Limit in seconds; 0: none."""
     allow_bad_images: bool | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """`set` by dotted key."""
+    """Values of `set`, by dotted key."""
     detach: bool = False
     queue: bool = False
     quick: bool = False
@@ -63,14 +63,14 @@ class OperatorRequest:
     show_config: bool = False
     remeasure: bool = False
     selftest: bool = False
-    """A trial of the doctor's."""
+    """True for the doctor's trial."""
 
     @classmethod
     def of(cls, typed: Mapping[str, Any]) -> "OperatorRequest":
-        """Parse the variables, of which commands that do not train may have others.
+        """Parse the variables; a command that does not train may have further ones.
 
         Raises:
-            ConfigError: one is not what it must be, or which of two is to be left out.
+            ConfigError: an invalid value, or two variables that exclude each other.
         """
         if "script" in typed:
             cls(typed=typed).check_script()
@@ -89,7 +89,7 @@ class OperatorRequest:
         return request
 
     def check_script(self) -> None:
-        """Refuse variables that a script's run does not take.
+        """Refuse variables that are invalid for a script's run.
 
         Raises:
             ConfigError: the first one.
@@ -132,11 +132,11 @@ class OperatorRequest:
             result["train.time_limit"] = self.time_limit or None
         if self.allow_bad_images is not None:
             result["data.allow_bad_images"] = self.allow_bad_images
-        # A trial stays short, whatever is set for the training that it is a trial of.
+        # A trial stays short, whatever the settings of the training that it tries.
         return result | dict(self.settings) | (SELFTEST if self.selftest else {})
 
     def new_name(self, default: str = DEFAULT) -> str:
-        """A run's name from the script, the model or the configuration, and the time."""
+        """A new run's name, from the script, the model or the configuration, and the time."""
         file = Path((self.script or self.model or self.config or default).split(".py:")[0])
         # A run's own configuration is `runs/NAME/config.yml`.
         named = file.parent.name if file.name == "config.yml" else file.stem
@@ -146,7 +146,7 @@ class OperatorRequest:
 
 
 def _workers(given: Any) -> int | str | None:
-    """`workers` as a number, if it is one, right or wrong; anything else names hosts."""
+    """`workers` as a number if it looks like one, valid or not; otherwise as names of hosts."""
     return integer("workers", given) if re.fullmatch(r"-?[\d.]+", str(given)) else given if given is None else str(given)
 
 
@@ -164,12 +164,12 @@ def _weights(given: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """The inventory's workers, in order, by what they do."""
+    """The inventory's workers, in order, by role."""
 
     hosts: Sequence[Host]
     """Workers that train."""
     spares: Sequence[Host] = ()
-    """Workers that train only in the place of another."""
+    """Workers that train only in the place of a lost one."""
     servers: Sequence[str] = ()
     """Names of the workers that keep the weights of an asynchronous run."""
     apart: Sequence[Host] = ()
@@ -185,10 +185,10 @@ class Request:
     default_workers: int
     runs: Path
     packs: Path
-    """Published datasets; the trainer's code is beside them."""
+    """Folder of published datasets; the folder of the trainer's code is beside it."""
     parameter_cache: Path
     write: bool
-    """False with `--check`: nothing is written except what was found of a dataset's images: their index, and which can't be read."""
+    """False with `--check`: only the index of a dataset's images and the list of unreadable ones are written."""
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Request":
@@ -218,7 +218,7 @@ class Request:
 
     @property
     def code(self) -> Path:
-        """Folder of the trainer's code, of scripts and of first weights."""
+        """Folder of the trainer's code, of scripts and of initial weights."""
         return self.packs.parent / "code"
 
     def run_name(self) -> tuple[str, Path | None]:
@@ -230,5 +230,5 @@ class Request:
         name = self.asked.new_name() if self.asked.run is None else self.asked.run
         check_run_name(name)
         folder = self.runs / name
-        # A name made in this second may be another command's run by now.
+        # Another command may have taken a name made in this second.
         return name, folder if self.asked.run is not None and (folder / "config.yml").is_file() else None

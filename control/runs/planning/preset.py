@@ -1,6 +1,6 @@
-"""Default configuration if the command names none: the dataset decides.
+"""Default configuration, chosen by the dataset, if the command names none.
 
-Grey images of about MNIST's size get the lecture's configuration. Other images are resized to their usual size, within what a processor
+Grey images of about MNIST's size get the lecture's configuration. Other images are resized to their usual size, limited to what a CPU
 trains in minutes, and an epoch covers every image once.
 """
 
@@ -14,12 +14,12 @@ from control.datasets.listing.registry import Listing, Source
 
 LECTURE = "lecture_cnn"
 GREY = 32
-"""Grey images up to this side get the lecture's configuration."""
+"""Longest side, in pixels, of grey images that get the lecture's configuration."""
 LECTURE_IMAGES = 20_000
-"""With fewer images, the lecture's epoch of 70 steps could be several passes over them."""
+"""Fewest images for the lecture's epoch of 70 steps: with fewer, an epoch could be several passes over them."""
 SMALL, LARGE = "task_cnn", "deep_cnn"
 SMALL_SIDE = 48
-"""Images up to this side are resized to 32x32, as in CIFAR-10; the dense layer of `task_cnn` grows with the image."""
+"""Longest side, in pixels, of images that are resized to 32x32 as in CIFAR-10: the dense layer of `task_cnn` grows with the image."""
 LONGEST = 96
 STEP = 8
 """Sides are multiples of this: three stages halve them."""
@@ -29,12 +29,12 @@ PIXELS = 1.25e9
 """Approximate pixels of a training: 1.2 million images of 32x32, minutes on two cores."""
 FEWEST_EPOCHS, MOST_EPOCHS = 5, 30
 FEW_IMAGES, FEW_BATCH = 2_000, 16
-"""With up to this many images, a step takes this many per worker; otherwise an epoch would be one or two steps."""
+"""Batch per worker for a dataset of up to so many images: with a larger batch, an epoch would be one or two steps."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration, its changes for the dataset, and the reason."""
+    """A configuration, its changes for the dataset, and the reason for the choice."""
 
     config: str
     overrides: dict[str, Any]
@@ -45,7 +45,7 @@ def choose(source: Source, listing: Listing) -> Choice:
     """The configuration for a dataset.
 
     Args:
-        source: read for a few images, unless they are raw pixels of one known shape.
+        source: the dataset; a few images are read, unless all are raw pixels of one known shape.
         listing: the dataset's contents.
     """
     images = len(listing.files["train"])
@@ -79,7 +79,7 @@ def _usual_shape(source: Source, listing: Listing) -> tuple[int, int, int]:
     places = range(0, count, max(1, math.ceil(count / SAMPLED)))
     shapes = [shape for place in places if (shape := _shape(source, place))]
     if not shapes:
-        # None can be read; publishing names them.
+        # No image can be read; publishing names them.
         return LEAST, LEAST, 3
     height, width = (statistics.median_low(shape[side] for shape in shapes) for side in (0, 1))
     return height, width, max(shape[2] for shape in shapes)

@@ -1,4 +1,4 @@
-"""The configuration of a run: from its name, the command's overrides, and what an existing run has begun with."""
+"""The configuration of a run: from its name, the command's overrides, and the configuration with which an existing run began."""
 
 import json
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def resolve(asked: OperatorRequest, existing: Path | None, choice: preset.Choice
     Args:
         asked: the operator's variables.
         existing: directory of an existing run.
-        choice: what fits the dataset, if no configuration was named.
+        choice: the configuration that fits the dataset, if none was named.
 
     Raises:
         ConfigError: unknown keys or values, or a change that a resumed run can't take.
@@ -87,7 +87,7 @@ def _may_change(key: str) -> bool:
 
 
 def _as_begun(existing: Path) -> dict[str, Any]:
-    """The configuration of a run; rebuilt, so that keys newer than the run have their defaults."""
+    """The configuration of a run, rebuilt so that keys newer than the run have their defaults."""
     return configurations.to_dict(with_model_defaults(configurations.build(configurations.load(existing / "config.yml"))))
 
 
@@ -105,13 +105,13 @@ def _resumed(config: Config, existing: Path, settings: Mapping[str, Any]) -> Con
 
 
 def changes(existing: Path | None, asked: Config, config: Config, workers: int) -> list[str]:
-    """Options typed now that differ from a launched run, as `train.epochs=90 (it has 60)`: training workers can't take them over.
+    """Options typed now that differ from a launched run, as `train.epochs=90 (it has 60)`: training workers can't adopt them.
 
     Args:
         existing: the run's directory; None for a new run.
         asked: the configuration as typed.
-        config: the same with the values that follow from the inventory, which are no change.
-        workers: how many are to train.
+        config: the same configuration with the values that follow from the inventory, which count as no change.
+        workers: number of hosts that are to train.
     """
     if existing is None:
         return []
@@ -131,11 +131,11 @@ SHOWN_APART = {"data.path", "data.source", "data.augment", "train.weights", "tra
 
 
 def differing(name: str, asked: Config, given: Mapping[str, Any]) -> list[str]:
-    """Keys of a new run that are not as in its configuration, as `train.steps=20 instead of 70`.
+    """Keys of a new run that differ from its configuration file, as `train.steps=20 instead of 70`.
 
     Args:
         name: of the configuration.
-        asked: what came of it.
+        asked: the resolved configuration.
         given: values of `set` by dotted key; a model's other keys are its defaults.
     """
     old = configurations.to_dict(configurations.build(configurations.load(configurations.find(name))))

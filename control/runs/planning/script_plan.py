@@ -1,4 +1,4 @@
-"""A run of the user's own script: the archive that is sent, its plan, and how hosts start it. The script is never executed here."""
+"""A run of the user's own script: its archive, its plan, and its start command on hosts. The script is never executed here."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from trainer.common.errors import ConfigError
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 LARGEST_MB = 200
-"""Most that a script's folder may hold."""
+"""Largest total size of a script's folder, MB."""
 
 
 MEMORY_MB = 100
@@ -40,7 +40,7 @@ def is_asked(asked: OperatorRequest, runs: Path) -> bool:
         runs: folder of run directories.
 
     Raises:
-        ConfigError: a model's run is given a script's options, or the run's name is none.
+        ConfigError: a script's options for a model's run, or an invalid name of a run.
     """
     name, options = "new" if asked.run is None else asked.run, asked.typed
     check_run_name(name)
@@ -58,7 +58,7 @@ def is_asked(asked: OperatorRequest, runs: Path) -> bool:
 
 
 def _recorded_section(run: Path | None) -> dict[str, Any]:
-    """`script` in a run's config.yml, as `{"script": {...}}`; empty for a run that trains a model."""
+    """Section `script` of a run's config.yml, as `{"script": {...}}`; empty for a run that trains a model."""
     path = run / "config.yml" if run is not None else None
     raw = configurations.load(path) if path is not None and path.is_file() else {}
     return {"script": raw["script"]} if isinstance(raw.get("script"), dict) else {}
@@ -78,10 +78,10 @@ def refuse(run: Path, command: str) -> None:
 
 
 def make_script_plan(request: Request) -> Plan:
-    """The plan of a script's run, as `plan.make`.
+    """Make the plan of a script's run; the counterpart of `plan.make_plan`.
 
     Raises:
-        LockstepError: anything that can be refused before a host is touched.
+        LockstepError: any error that can be found before a host is touched.
     """
     request.asked.check_script()
     name, existing = request.run_name()
@@ -115,7 +115,7 @@ def make_script_plan(request: Request) -> Plan:
 
 
 def _section(request: Request, existing: Path | None) -> dict[str, Any]:
-    """Section of `script`, `args` and `outputs`; an existing run keeps its script and arguments."""
+    """The section with `script`, `args` and `outputs`; an existing run keeps its script and arguments."""
     options, before = request.asked.typed, _recorded_section(existing).get("script")
     given: dict[str, Any] = {}
     if request.asked.script is not None:
@@ -150,7 +150,7 @@ def arguments(text: str) -> list[str]:
     """A command line's words, split as a shell splits them; nothing is expanded.
 
     Raises:
-        ConfigError: a quote without its end, or a NUL character.
+        ConfigError: an unclosed quote, or a NUL character.
     """
     try:
         words = shlex.split(text)
@@ -162,10 +162,10 @@ def arguments(text: str) -> list[str]:
 
 
 def outputs(text: str) -> list[str]:
-    """Files and folders that a script leaves in its working directory, from `a,b/`.
+    """Parse the files and folders that a script leaves in its working directory, as in `a,b/`.
 
     Raises:
-        ConfigError: a name that leads out of the directory, or that is not fetched from a host.
+        ConfigError: a name that leads out of the directory, or that can't be fetched from a host.
     """
     names = [name.strip().rstrip("/") for name in text.split(",")]
     for name in names:
@@ -181,14 +181,14 @@ def send(given: str, into: Path | None) -> dict[str, Any]:
     """Pack a script: FILE.py alone, FOLDER/FILE.py with its folder, or FOLDER with main.py.
 
     Args:
-        given: as typed.
-        into: folder that the archive is written to; None: nothing is written.
+        given: path of the script as typed.
+        into: folder for the archive; None: nothing is written.
 
     Returns:
         `file` as typed, `main` (the file to start), `sha256` of the archive, `files` and `bytes`.
 
     Raises:
-        ConfigError: it does not exist, is too large, or has links that lead out of the folder.
+        ConfigError: the script does not exist, is too large, or has links that lead out of its folder.
     """
     path = Path(given).expanduser()
     main = path / MAIN if path.is_dir() else path
@@ -204,7 +204,7 @@ def send(given: str, into: Path | None) -> dict[str, Any]:
 
 
 def _collect(folder: Path, given: str) -> dict[str, Path]:
-    """All files of a script's folder by name, hidden ones and caches of bytecode left out; ConfigError as `send`."""
+    """All files of a script's folder by name, without hidden files and bytecode caches; ConfigError as in `send`."""
     root, files, size = folder.resolve(), dict[str, Path](), 0
     for parent, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not _passed_over(name))
@@ -228,7 +228,7 @@ def _passed_over(name: str) -> bool:
 
 
 def _check_file(path: Path, root: Path, given: str) -> None:
-    """Refuse what is no regular file inside the folder."""
+    """Refuse a path that is no regular file inside the folder."""
     resolved = path.resolve()
     if not resolved.is_relative_to(root) or not resolved.exists():
         raise ConfigError(f"script={given}: {path.relative_to(root)} is a link out of the folder ({resolved}); copy the file there instead")
@@ -237,7 +237,7 @@ def _check_file(path: Path, root: Path, given: str) -> None:
 
 
 def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: Sequence[Host]) -> list[str]:
-    """Arguments of a host's Python that start the script there; `trainer.launch.user_script.Script.read` reads the last one.
+    """Arguments of Python that start the script on a host; `trainer.launch.user_script.Script.read` reads the last one.
 
     Args:
         script: `script` of the plan.

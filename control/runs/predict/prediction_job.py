@@ -1,4 +1,4 @@
-"""A prediction, prepared on the control node before any host is touched: what the model gives, and the examples. Needs TensorFlow."""
+"""Preparation of a prediction on the control node, before any host is touched: the model's outputs and the examples. Needs TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from trainer.evaluation.measures import Classes
 from trainer.models import user_model
 
 MOST_COLUMNS = 10_000
-"""Maximum columns of all outputs together."""
+"""Most columns of all outputs together."""
 NOTED = 64 * predict.BLOCK
 """Rows between two lines of progress."""
 
@@ -28,16 +28,16 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     Args:
         run: run directory on the control node.
         given: path of the examples, a dataset's name, or `FILE.py:FUNCTION`.
-        called: it, as the user typed it.
-        hosts: how many predict.
-        into: an empty folder, which gets a folder for each host, by number.
+        called: the input as the user typed it.
+        hosts: number of hosts that predict.
+        into: an empty folder, in which each host gets a folder named by its number.
 
     Returns:
         `rows` per host; `outputs`, each with name, dtype, shape and `goal`: `threshold` and `count` if it is a class;
         `images`: whether examples have names; `warnings`.
 
     Raises:
-        LockstepError: the model can't be built, or its outputs can't be written; there is an example that it does not take.
+        LockstepError: the model can't be built, its outputs can't be written, or it does not accept an example.
     """
     trained = trained_model.Trained.of(Path(run))
     spec, model = trained.spec, trained.config.model
@@ -53,7 +53,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
         warnings = new_examples.write_examples(given, called, spec, trained.image_size, parts, progress)
     finally:
         rows = parts.close()
-    # TensorFlow takes longer than most mistakes in the input.
+    # Importing TensorFlow takes longer than finding most mistakes in the input.
     with model_errors.explaining("prediction", model) if model["name"] == user_model.NAME else contextlib.nullcontext():
         predictor = trained.predictor()
     _check_outputs(predictor)

@@ -1,4 +1,4 @@
-"""Predictions of new examples: the options of predict.yml, what the hosts gave, checked, and the file that is made of it."""
+"""Predictions of new examples: the options of predict.yml, the checked results of the hosts, and the output file."""
 
 import contextlib
 import csv
@@ -30,10 +30,10 @@ FOLDER = "predict"
 """Folder of a prediction: in a run directory on its hosts, and in `.lockstep` on the control node."""
 TYPES = (".csv", PARQUET)
 TOP = 3
-"""Classes of an image."""
+"""Number of most probable classes shown for an image."""
 SHOWN_ROWS, SHOWN_COLUMNS = 5, 6
 Columns = dict[str, np.ndarray]
-"""Some rows, by column."""
+"""Values of some rows, by column."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class Prediction:
     called: str
     """The input, as the user typed it."""
     rows: list[int]
-    """By host."""
+    """Number of rows, by host."""
     outputs: list[Leaf]
     classes: list[str]
     """Names of the run's classes."""
     goals: list[Classes | None]
-    """By output: if it is a class of a compiled model."""
+    """Classes by output; None if the output of a compiled model is no class."""
     images: bool
     names: list[str]
     """Names of images, by row."""
 
     @classmethod
     def of(cls, planned: Mapping[str, Any], names: Sequence[str] = ()) -> "Prediction":
-        """From what `control.runs.predict.prediction_job.prepare` returns, and `run`, `epoch`, `called` and `classes`."""
+        """Make a prediction from the result of `control.runs.predict.prediction_job.prepare` and `run`, `epoch`, `called`, `classes`."""
         outputs = [Leaf(one["name"], one["dtype"], tuple(one["shape"])) for one in planned["outputs"]]
         goals = [None if one["goal"] is None else Classes(**one["goal"]) for one in planned["outputs"]]
         same = {name: planned[name] for name in ("run", "epoch", "called", "rows", "classes", "images")}
@@ -65,16 +65,16 @@ class Prediction:
 
     @property
     def count(self) -> int:
-        """Rows on all hosts."""
+        """Number of rows on all hosts."""
         return sum(self.rows)
 
     @property
     def ranks(self) -> bool:
-        """True if a row gets its most probable classes, as images do."""
+        """True if each row is shown with its most probable classes, as for images."""
         return [leaf.name for leaf in self.outputs] == [PROBABILITY] and len(self.classes) == values_of(self.outputs[0])
 
     def class_names(self, goal: Classes) -> list[str]:
-        """Names of the classes of an output; numbers if they have none."""
+        """Names of the classes of an output; their numbers if they have no names."""
         return self.classes if len(self.classes) == goal.count else [str(number) for number in range(goal.count)]
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class Prediction:
         return text.distinct([*first, *(name for leaf, goal in every for name in self._named(leaf, goal))])
 
     def _named(self, leaf: Leaf, goal: Classes | None) -> list[str]:
-        """Names of an output's columns: `class` if it is one; its own name, with the class or the place of each of several numbers."""
+        """Names of an output's columns: `class` if it is a class; then its name, with the class or position of each of several numbers."""
         count, judged = values_of(leaf), [] if goal is None else ["class" if len(self.outputs) == 1 else f"{leaf.name}_class"]
         if count == 1:
             return [*judged, leaf.name]
@@ -97,7 +97,7 @@ class Prediction:
         return [*judged, *(f"{leaf.name}_{'_'.join(map(str, place))}" for place in np.ndindex(*(side or 0 for side in leaf.shape)))]
 
     def table(self, first: int, values: Sequence[np.ndarray]) -> Columns:
-        """Rows from `first` on, of the values `[n, ...]` of each output."""
+        """Columns of the rows from `first` on, given the values `[n, ...]` of each output."""
         count = len(values[0])
         numbers = np.arange(first, first + count)
         labels = np.array([self.names[number] for number in numbers], object) if self.images else numbers + 1
@@ -117,24 +117,24 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """The variables of predict.yml, or of evaluate.yml with an image, each parsed once."""
+    """The parsed variables of predict.yml, or of evaluate.yml with an image."""
 
     called: str
-    """The variable of the input, as typed."""
+    """The input as typed."""
     given: str
-    """The input, its path absolute; the current folder is that in which the command was typed."""
+    """The input with an absolute path, relative to the folder in which the command was typed."""
     epoch: int
     hosts: int
-    """How many of the run's hosts predict."""
+    """Number of the run's hosts that predict."""
     output: Path | None
-    """Absolute; None if nothing is to be written."""
+    """Absolute path of the output file; None if nothing is to be written."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any], run: Path, hosts: int) -> "PredictionRequest":
         """Parse the variables for a run on a number of `hosts`.
 
         Raises:
-            LockstepError: the input is missing, several epochs or one without a snapshot, more hosts than the run has; `output` is no
+            LockstepError: missing input, several epochs or one without a snapshot, more hosts than the run has; `output` is no
                 CSV or Parquet file in an existing folder, exists, or is part of the input; pyarrow is missing.
         """
         variable = "image" if "image" in options else "input"
@@ -184,12 +184,12 @@ def _destination(asked: Any, replace: bool) -> Path | None:
 
 
 def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> list[list[np.ndarray]]:
-    """Outputs of each host, mapped, in order; empty for a host without rows.
+    """Memory-mapped outputs of each host, in order; empty for a host without rows.
 
     Args:
         prediction: as planned.
-        folder: of this prediction, with `results(folder, rank)`.
-        hosts: names, by rank.
+        folder: the prediction's folder, with `results(folder, rank)`.
+        hosts: names of the hosts, by rank.
 
     Raises:
         LockstepError: a host's file is missing, or not an array of the expected type and shape.
@@ -205,13 +205,13 @@ def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> lis
 
 
 def sizes(planned: Mapping[str, Any], rank: int) -> list[int]:
-    """Bytes of each output that a host is asked for."""
+    """Expected bytes of each output of a host."""
     prediction = Prediction.of(planned)
     return [prediction.rows[rank] * values_of(leaf) * leaf.stored_dtype.itemsize for leaf in prediction.outputs]
 
 
 def results(folder: Path, rank: int) -> Path:
-    """Where what a host gave is collected."""
+    """Folder in which a host's results are collected."""
     return folder / f"{rank}-results"
 
 
@@ -219,7 +219,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], host: str)
     try:
         # Opens NumPy's own format only: no objects, which would run code.
         array = np.lib.format.open_memmap(path, "r")
-    except Exception as error:  # a damaged header makes NumPy raise nearly anything
+    except Exception as error:  # a damaged header makes NumPy raise nearly any exception
         raise LockstepError(f"{host}: it gave no predictions that can be read ({path.name}: {printable(error, 200)})") from None
     if array.dtype != dtype or array.shape != shape or np.isfortran(array):
         actual, expected = (f"{list(sides)} of {printable(kind, 60)}" for sides, kind in ((array.shape, array.dtype), (shape, dtype)))
@@ -255,7 +255,7 @@ def _csv(path: Path) -> Iterator[Callable[[Columns], None]]:
 
 
 def _texts(column: np.ndarray) -> list[str]:
-    """Values as text; a number has the digits of its type and no more."""
+    """Values as text; a number has only the digits that its type can hold."""
     return list((column if column.dtype.kind == "O" else column.astype(str)).tolist())
 
 
@@ -277,7 +277,7 @@ def _parquet(path: Path) -> Iterator[Callable[[Columns], None]]:
 
 
 def not_finite(columns: Columns) -> int:
-    """How many numbers are NaN or infinite."""
+    """Count of numbers that are NaN or infinite."""
     return sum(int(np.count_nonzero(~np.isfinite(column))) for column in columns.values() if column.dtype.kind == "f")
 
 
@@ -288,8 +288,8 @@ def show(prediction: Prediction, first: Columns | None, output: str, warnings: S
         prediction: as planned.
         first: the first block; None: nothing was predicted (`--check`).
         output: the file; empty if there is none.
-        warnings: lines of their own.
-        hosts: how many predict.
+        warnings: each becomes a separate line.
+        hosts: number of hosts that predict.
     """
     where = f" by {prediction.run}, epoch {prediction.epoch}"
     if first is not None and prediction.ranks and prediction.count == 1 and not output:

@@ -14,7 +14,7 @@ from trainer.rundir.launch_record import LaunchRecord
 
 
 def values_of(leaf: Leaf) -> int:
-    """Numbers of an output per example."""
+    """Count of numbers per example in an output."""
     return math.prod(side or 0 for side in leaf.shape)
 
 
@@ -28,7 +28,7 @@ class Trained:
     spec: Spec
     """Spec of the examples that the model was trained on."""
     image_size: tuple[int, ...] | None
-    """Height, width, channels; None: it takes columns."""
+    """Height, width, channels; None: the model takes columns."""
 
     @classmethod
     def of(cls, run: Path) -> "Trained":

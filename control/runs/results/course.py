@@ -1,7 +1,7 @@
 """The course of a run's training, from its epochs: one trend, and whether to train more epochs. Pure functions.
 
-Every text that says whether a model overfits, which epoch is best or whether to train longer asks `judge`, so they never disagree.
-Overfitting is Prechelt's generalisation loss: by how many percent the last validation loss is above the lowest (Early Stopping - But
+Every text on overfitting, the best epoch or longer training uses the verdict of `judge`, so texts never disagree.
+Overfitting is Prechelt's generalisation loss: the percentage by which the last validation loss exceeds the lowest (Early Stopping - But
 When?, Neural Networks: Tricks of the Trade, LNCS 1524, 1998).
 """
 
@@ -34,9 +34,9 @@ class Course:
 
     trend: Trend
     best: Row
-    """The best by `train.monitor`, by default the highest validation accuracy; of equals that with the lower loss."""
+    """The best epoch by `train.monitor`, by default the highest validation accuracy; on a tie, the epoch with the lower loss."""
     low: Row
-    """Lowest validation loss; the earliest on a tie. The last epoch, if there are no losses."""
+    """The epoch with the lowest validation loss, the earliest on a tie; the last epoch if there are no losses."""
     last: Row
 
     @property
@@ -51,7 +51,7 @@ class Course:
 
 
 def _rise(low: Row, last: Row) -> float:
-    """By how many percent the validation loss of `last` is above that of `low`."""
+    """Percentage by which the validation loss of `last` exceeds that of `low`."""
     if low["val_loss"] > 0:
         return float((last["val_loss"] / low["val_loss"] - 1) * 100)
     return math.inf if last["val_loss"] > low["val_loss"] else 0.0
@@ -66,7 +66,7 @@ def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     """The trend over finished epochs, at least one; the first rule that holds decides. `asked` is `train.monitor`.
 
     1. A single epoch shows no course.
-    2. A run overfits when its last two validation losses are more than `OVERFITTING` percent above an earlier one, its lowest, and the
+    2. A run overfits when its last two validation losses are more than `OVERFITTING` percent above its lowest, which came earlier, and the
       training loss kept falling after that: one epoch may be noise. More epochs are then not advised, even if the last has the highest
       accuracy.
     3. The last epoch is the best, by default by its validation accuracy: it may still improve.

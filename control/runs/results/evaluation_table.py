@@ -9,12 +9,12 @@ from typing import Any
 from trainer.common.files import write_rows, write_text
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
-"""Its columns; the model's metrics stand between them."""
+"""First and last columns of the table; the model's metrics are between them."""
 
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The file, complete at all times; there may be none."""
+    """The file evaluations.csv, complete at all times; it may be missing."""
 
     path: Path
 
@@ -27,7 +27,7 @@ class EvaluationTable:
             return list(reader.fieldnames or ()), list(reader)
 
     def read_columns(self) -> tuple[list[str], set[tuple[int, str]]]:
-        """Columns, and the epochs and times in them."""
+        """Columns with their values, including epochs and times."""
         columns, rows = self._read()
         return columns, {(int(row["epoch"]), row["evaluated_at"]) for row in rows}
 
@@ -45,14 +45,14 @@ class EvaluationTable:
     def append(self, evaluations: Sequence[dict[str, Any]]) -> None:
         """Append one row per evaluation, in order."""
         _, before = self._read()
-        # A metric that is no number is left out of its row.
+        # A metric that is not finite is left out of its row.
         columns = dict.fromkeys([*(name for row in before for name in row), *(name for row in evaluations for name in row["metrics"])])
         names = [*FIRST, *(name for name in columns if name not in (*FIRST, *LAST)), *LAST]
         new = [{name: value for name, value in {**row, **row["metrics"]}.items() if name in names} for row in evaluations]
         write_rows(self.path, names, [*before, *new])
 
     def forget(self, after: int) -> None:
-        """Drop evaluations of epochs after `after`: those epochs are trained again, and their snapshots written again."""
+        """Drop evaluations of epochs after `after`: these epochs are trained again, and their snapshots are written again."""
         if self.path.is_file():
             header, *lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if not (epoch := line.partition(",")[0]).isdecimal() or int(epoch) <= after]

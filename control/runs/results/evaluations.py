@@ -21,22 +21,22 @@ from trainer.rundir.schemas import metric_values
 LARGEST_IN = 20.0
 """Maximum side of a confusion matrix's picture, inches."""
 MOST_TICKS = 50
-"""Maximum of classes that are all named on an axis."""
+"""Most classes for which an axis names every class."""
 MOST_DRAWN = 20
-"""Letters of a class's name in a picture."""
+"""Most letters of a class's name in a picture."""
 TITLE_PER_IN = 7.5
 """Letters of a picture's title for each inch of its width."""
 KINDS = ("confusion", "errors")
 """Kinds of an output's errors, and of their picture."""
 RARE = 0.01
-"""Share of the examples: a probability that fewer get shows little, and gets no line."""
+"""Smallest share of the examples for which a probability gets a line: fewer examples show little."""
 SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
 MOST_NAMED, MOST_SHOWN = 5, 60
-"""Outputs in a line, and characters of the name of one."""
+"""Most outputs in a line, and most characters of an output's name."""
 
 
 def take(run: RunFolder) -> list[str]:
-    """Record what a run's evaluators have evaluated that is not recorded yet; warnings about what can't be."""
+    """Record new evaluations by a run's evaluators; return warnings about those that can't be recorded."""
     history, table = run.history, run.evaluations
     last, warnings, new = max((row["epoch"] for row in history), default=0), [], []
     columns, recorded = table.read_columns()
@@ -46,7 +46,7 @@ def take(run: RunFolder) -> list[str]:
         for path in sorted((layout.part_of(run.path, host) / layout.EVALUATIONS).glob("epoch-*.json")):
             one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
-            # An epoch after the last belongs to an attempt that was not continued.
+            # An epoch after the last one belongs to an attempt that was not continued.
             if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run.path, one):
                 continue
             columns = columns or names
@@ -64,15 +64,15 @@ def take(run: RunFolder) -> list[str]:
 
 
 def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
-    """Return whether an evaluation is of the run's snapshot of that epoch, if the run still has one."""
+    """Return whether an evaluation belongs to the run's snapshot of its epoch, if the run still has that snapshot."""
     snapshot = layout.snapshot_path(run, evaluated["epoch"])
     return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
 
 
 def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The outputs of which there is a confusion matrix or a histogram of errors, by a key for file names: its kind, and its name if any.
+    """Outputs with a confusion matrix or a histogram of errors, by a key for file names: the kind, and the output's name if any.
 
-    Only letters, digits, dots and `_` are in a key.
+    A key has only letters, digits, dots and `_`.
     """
     drawn = [(output, next(kind for kind in KINDS if kind in output)) for output in evaluation["outputs"] if "why" not in output]
     named = ["_".join([kind, *([SPECIAL.sub("_", output["name"])[:LONGEST_KEY]] if output["name"] else [])]) for output, kind in drawn]
@@ -80,7 +80,7 @@ def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unknown(evaluation: dict[str, Any]) -> list[str]:
-    """Outputs without a table of errors, and why: a line per reason."""
+    """Lines on outputs without a table of errors, one per reason."""
     names: dict[str, list[str]] = {}
     for output in evaluation["outputs"]:
         if "why" in output:
@@ -94,7 +94,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def per_class(output: dict[str, Any]) -> list[tuple[str, int, float, str]]:
-    """For each class that was tested: name, test examples, accuracy, and the class it is most often mistaken for."""
+    """Rows on the tested classes: name, test examples, accuracy, and the class with which it is most often confused."""
     confusion = np.array(output["confusion"])
     rows = []
     for index, name in enumerate(output["classes"]):
@@ -109,7 +109,7 @@ def per_class(output: dict[str, Any]) -> list[tuple[str, int, float, str]]:
 
 
 def error_sizes(output: dict[str, Any]) -> list[tuple[str, str]]:
-    """How large the errors of numbers are, in words and figures."""
+    """Text and figures on the size of the errors of numbers."""
     named = (
         ("mean (positive: predicted too high)", "mean"),
         ("mean, without sign", "mean_absolute"),
@@ -121,18 +121,18 @@ def error_sizes(output: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def calibration(output: dict[str, Any]) -> str:
-    """How far an output's probabilities are from how often they come true."""
+    """Differences between an output's probabilities and the observed frequencies."""
     figures = output["calibration"]
     return f"{100 * figures['error']:.1f} points off on average (expected calibration error); Brier score {figures['brier']:.4f}"
 
 
 def show(run: RunFolder, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]]) -> str:
-    """The table of epochs; what the best of them gets wrong, else the last; where the pictures are; next commands.
+    """The table of epochs, the errors of the best epoch (else the last), the paths of the pictures, and the next commands.
 
     Args:
         run: the run.
         evaluated: evaluations, in the order of the table.
-        pictures: of each, paths of its pictures by key.
+        pictures: for each evaluation, paths of its pictures by key.
     """
     marks, what = run.marks, f"{run.noun}s"
     best = [place for place, row in enumerate(evaluated) if "best" in marks.get(row["epoch"], "").split(", ")]
@@ -162,7 +162,7 @@ def show(run: RunFolder, evaluated: Sequence[dict[str, Any]], pictures: Sequence
 
 
 def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: str) -> list[str]:
-    """Errors of an output: a title, a table, the paths of its pictures."""
+    """Text on an output's errors: a title, a table, the paths of its pictures."""
     of = f" for {printable(output['name'], MOST_SHOWN)}" if output["name"] else ""
     if "confusion" in output:
         classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(output)]
@@ -174,7 +174,7 @@ def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: st
 
 
 def picture_path(run: Path, epoch: int, key: str) -> Path:
-    """Where a picture of an epoch's evaluation is; its key is one of `keyed`."""
+    """Path of a picture of an epoch's evaluation; its key is one of `keyed`."""
     return run / "evaluations" / f"{key}-epoch-{epoch:04d}.png"
 
 
@@ -231,7 +231,7 @@ def shortened(name: str) -> str:
 
 
 def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
-    """Draw how often what was predicted with a probability came true; the diagonal is always right."""
+    """Draw the observed frequency of predictions against their probability; on the diagonal, both are equal."""
     shown = [index for index, count in enumerate(figures["counts"]) if count]
     largest = max(figures["counts"])
     axes.plot((0, 1), (0, 1), color="#999999", linewidth=1, linestyle="--")

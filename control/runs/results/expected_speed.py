@@ -1,4 +1,4 @@
-"""Predictions of a cluster's speed: shown, kept, and compared with what a training measures."""
+"""Predictions of a cluster's speed: shown, kept, and compared with a training's measured speed."""
 
 import datetime
 import hashlib
@@ -22,7 +22,7 @@ def bytes_per_step(parameters: int) -> int:
 
 
 def table(predictions: list[Prediction], called: str = "image") -> str:
-    """One row per number of workers; times in milliseconds. `called`: what an example is called."""
+    """Table with one row per number of workers; times in milliseconds. `called`: noun for an example."""
     times = [f"{part} ms" for part in ("compute", "exchange", "wire", "delay", "waiting", "step")]
     header = ["workers", "sent", *times, f"{called}s/s", "of ideal"]
     rows = [
@@ -43,7 +43,7 @@ class Percent(float):
     """A share as a percentage in a table."""
 
     def __str__(self) -> str:
-        """Without decimals."""
+        """The percentage without decimals."""
         return f"{float(self):.0%}"
 
 
@@ -59,13 +59,13 @@ def local_batch(counts: dict[str, Any]) -> int:
 
 
 def save(plan: Plan, predictions: list[Prediction], facts: dict[str, Any], threads: dict[str, int]) -> None:
-    """Write a prediction for the plan's hosts, 1 to all, with what it was made with.
+    """Write a prediction for the plan's hosts, from one to all of them, with the facts that it is based on.
 
     Args:
         plan: the doctor's.
         predictions: results of `curve`.
         facts: of `host_probe`, by host.
-        threads: with which each host's own step was timed, by host.
+        threads: number of threads with which each host's own step was timed, by host.
     """
     names, batch = [host.name for host in plan.hosts], local_batch(plan.counts)
     value = {
@@ -78,21 +78,21 @@ def save(plan: Plan, predictions: list[Prediction], facts: dict[str, Any], threa
 
 
 def expected(config: dict[str, Any], record: LaunchRecord, shares: list[int] | None = None) -> float | None:
-    """Images/s that the doctor predicted for a run, None without a prediction for these hosts as they were in that run.
+    """The doctor's prediction for a run, in images/s; None without a prediction for these hosts as they were in that run.
 
-    A host with other threads or another share of its processor, or one that takes other images of a step, is not what was predicted.
+    The prediction does not apply to a host with another number of threads, share of its processor, or share of a step's images.
 
     Args:
         config: the run's config.yml.
         record: its cluster.json.
-        shares: each worker's share of a step (`shares` of its summary.json); None: all alike.
+        shares: each worker's share of a step (`shares` of its summary.json); None: equal shares.
     """
     file = _path(config, local_batch(record.counts))
     if not file.is_file():
         return None
     forecast, names = read_json(file), [host.label for host in record.hosts]
     batch = local_batch(record.counts)
-    # A node wrote the shares: they may be of another number of workers, or all 0.
+    # A node wrote the shares, so they are not trusted: their number may be wrong, or all may be 0.
     sizes = [round(record.counts["global_batch"] * share / max(1, sum(shares))) for share in shares] if shares else [batch] * len(names)
     if len(sizes) != len(names):
         return None
@@ -103,7 +103,7 @@ def expected(config: dict[str, Any], record: LaunchRecord, shares: list[int] | N
 
 
 def sentence(predicted: float, measured: float, called: str = "image") -> str:
-    """Printed after training; both in examples (each `called` so) per second, from 0."""
+    """Sentence shown after training; both speeds are in examples per second, from 0, and `called` is the noun for an example."""
     if measured <= 0:
         return f"{predicted:,.0f} {called}s/s by the doctor, measured 0"
     percent = (predicted / measured - 1) * 100

@@ -1,8 +1,8 @@
-"""A row of TensorBoard's HParams table for each run: its configuration and its results.
+"""Rows of TensorBoard's HParams table, one per run, with its configuration and results.
 
-The row is one small event file in the run's `logs/`, above `logs/train` and `logs/validation`. TensorBoard gives a curve the
-configuration of the folder that its path begins with. For a column it takes a curve's last value, found by the path below that
-folder. Only the package `tensorboard` writes it; nothing here needs TensorFlow. Fields and tags:
+A row is one small event file in the run's `logs/`, above `logs/train` and `logs/validation`. TensorBoard assigns the configuration in
+a folder to all curves below it. A column shows the last value of a curve, which is found by its path below that folder. The package
+`tensorboard` alone writes the file; nothing here needs TensorFlow. Fields and tags:
 `tensorboard/plugins/hparams/api.proto`, `plugin_data.proto`.
 """
 
@@ -43,11 +43,11 @@ from trainer.common.files import replacing
 from trainer.rundir.launch_record import training
 
 FIRST = ("model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers")
-"""TensorBoard shows the first five columns until the user selects others, and sorts: columns that differ first, then by name."""
+"""First columns of the table: TensorBoard shows five until the user selects others, sorted by whether they differ, then by name."""
 VALIDATION, TEST, SPEED = "result/validation_accuracy", "result/test_accuracy", "result/images_per_s"
 BEST = "result/best"
-# Names from history.csv, short enough for an axis. The first five are shown, too. A run without a value disappears from the
-# parallel coordinates, so values that are often missing come last.
+# Names from history.csv, short enough for an axis. The first five are shown, too. Values that are often missing come last, because
+# a run without a value disappears from the parallel coordinates.
 METRICS = (
     (VALIDATION, "", "best val_accuracy"),
     (SPEED, "", "images_per_s"),
@@ -66,7 +66,7 @@ def write_all(runs: Iterable[RunFolder]) -> tuple[int, list[str]]:
     """Update the rows of all runs that have begun to train.
 
     Returns:
-        How many files were written, and a sentence for each run that can't have a row.
+        The number of written files, and a sentence for each run that can't have a row.
     """
     written, complaints = 0, []
     for run in runs:
@@ -87,7 +87,7 @@ def write_row(run: RunFolder) -> bool:
     events, before = _events(run), sorted(logs.glob(FILES))
     if len(before) == 1 and _records(events) == before[0].read_bytes():
         return False
-    # A running TensorBoard has read the old file to its end: it only sees a new name that sorts after the old one.
+    # A running TensorBoard has read the old file to its end: it only notices a new name that sorts after the old one.
     number = 1 + max((int(path.suffixes[-2][1:]) for path in before), default=0)
     with replacing(logs / FILES.replace("*", f"{number:06d}")) as part:
         part.write_bytes(_records(events))
@@ -124,9 +124,9 @@ def _row(run: RunFolder) -> list[Event]:
 
 
 def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, Any] | None = None) -> dict[str, bool | float | str]:
-    """`config.yml` by dotted names, and the number of workers; lists as JSON; nulls and the texts of a user's files left out.
+    """Values of config.yml by dotted name, and the number of workers; lists as JSON; without nulls and texts of the user's files.
 
-    A model that its function `compiled` ignores the optimizer of the configuration: it has the one that it was compiled with.
+    A `compiled` model ignores the optimizer of the configuration, so its own optimizer is shown.
     """
     settings = {name: value for name, value in _flat(config) if value is not None and "\n" not in str(value)}
     settings |= {"model.name": metric_text.model_name(config["model"])} if "model" in config else {}
@@ -139,7 +139,7 @@ def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, An
 
 
 def _results(summary: RunSummary, tested: dict[int, float]) -> dict[str, tuple[float, int]]:
-    """Known results of a run: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
+    """Results of a run, as far as known: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
     best = summary.best or {}
     values = {
         VALIDATION: (best.get("val_accuracy"), best.get("epoch")),
@@ -151,7 +151,7 @@ def _results(summary: RunSummary, tested: dict[int, float]) -> dict[str, tuple[f
 
 
 def _experiment(values: dict[str, bool | float | str]) -> Experiment:
-    """The table's columns. TensorBoard takes one run's columns for all, so every key is listed, whether this run has it or not."""
+    """The table's columns. TensorBoard uses one run's columns for all runs, so every key is listed, even if this run lacks it."""
     kinds = {**dict(_keys()), **{name: _type(type(value)) for name, value in values.items()}}
     columns = [HParamInfo(name=name, type=kinds[name], differs=name in FIRST) for name in sorted(kinds)]
     return Experiment(

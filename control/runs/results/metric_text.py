@@ -1,20 +1,20 @@
-"""Metrics, the best epoch and the model in words."""
+"""Texts on metrics, the best epoch and the model."""
 
 from typing import Any
 
 from trainer.rundir.best_epoch import RESTORED, Monitor
 
 MOST_METRICS = 3
-"""Metrics in a line."""
+"""Most metrics in a line."""
 
 
 def metric_name(column: str) -> str:
-    """A metric's column of history.csv as tables and lines show it: `val accuracy`."""
+    """Name of a metric's column of history.csv for tables and lines, as `val accuracy`."""
     return column.replace("_", " ")
 
 
 def best(best: dict[str, Any] | None, by: str = "a callback") -> str:
-    """The best epoch of a summary: `12 (validation accuracy 0.8123)`; `-` if there is none. `by`: who restored its weights."""
+    """The best epoch of a summary, as `12 (validation accuracy 0.8123)`; `-` if there is none. `by`: restorer of its weights."""
     if not best:
         return "-"
     values = [f"{Monitor(name, True).label} {value:.4f}" for name, value in best.items() if name not in ("epoch", RESTORED)]
@@ -30,5 +30,5 @@ def evaluation(evaluated: dict[str, Any]) -> str:
 
 
 def model_name(section: dict[str, Any]) -> str:
-    """Name of a model; for the user's own, the function that makes it, as typed."""
+    """Name of a model; for the user's own model, the function that makes it, as typed."""
     return f"{section['file']}:{section['function']}" if "file" in section and "function" in section else str(section["name"])

@@ -1,7 +1,7 @@
-"""A run's configuration, curves and end in MLflow, by MLflow's own client: people keep their experiments somewhere already.
+"""Logging of a run's configuration, curves and end in MLflow by its own client, for users who keep their experiments there.
 
-The client is no part of Lockstep; it reads MLflow's usual variables (`MLFLOW_TRACKING_TOKEN`, ...). A run that is continued stays one
-run there, and an epoch is logged once.
+The client is not part of Lockstep; it reads MLflow's usual variables (`MLFLOW_TRACKING_TOKEN`, ...). A continued run stays one run in
+MLflow, and an epoch is logged once.
 """
 
 import importlib.util
@@ -18,9 +18,9 @@ from trainer.rundir.launch_record import training
 EXPERIMENT = "lockstep"
 ENDS = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED", "PREEMPTED": "KILLED"}
 FILE = "mlflow.json"
-"""In a run directory: where it is logged, under which id, and up to which epoch."""
+"""File in a run directory with the place and id under which the run is logged, and the last logged epoch."""
 LONGEST = 6000
-"""MLflow's limit for a parameter's value."""
+"""MLflow's limit for a parameter's value, characters."""
 AT_ONCE = 100
 """MLflow's limit of parameters in one request; it takes 1,000 metrics."""
 
@@ -29,7 +29,7 @@ def check_uri(uri: str | None) -> None:
     """Refuse `telemetry.mlflow` before any host is touched.
 
     Raises:
-        ConfigError: it holds a password, which would be written to config.yml; or MLflow's client is not installed here.
+        ConfigError: it contains a password, which would be written to config.yml, or MLflow's client is not installed here.
     """
     if uri is None:
         return
@@ -43,16 +43,16 @@ def check_uri(uri: str | None) -> None:
 
 
 def log(run: RunFolder, uri: str | None) -> str:
-    """Log what is new of a run.
+    """Log a run's new records.
 
     Returns:
-        Why MLflow did not take it, and how to try again; empty if it did, or if there is no `uri`. It is no fault of the run.
+        The reason why MLflow did not accept them, and the fix; empty on success or without a `uri`. Such a failure does not fail the run.
     """
     try:
         check_uri(uri)
         if uri:
             _log(run, uri)
-    # The client raises errors of its own, of its connection, and of its server.
+    # The client raises its own errors, those of its connection, and those of its server.
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         again = f"Try again: ansible-playbook train.yml -e run={run.name}"
@@ -61,7 +61,7 @@ def log(run: RunFolder, uri: str | None) -> str:
 
 
 def place(run: RunFolder) -> str:
-    """Where a run is logged; empty if it is not."""
+    """Place where a run is logged; empty if it is not logged."""
     logged = _logged(run)
     return f"{logged['uri']}, run {logged['run_id']}" if logged.get("epoch") else ""
 

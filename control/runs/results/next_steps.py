@@ -19,7 +19,7 @@ def after_run(run: str, summary: Summary, rows: Sequence[dict[str, Any]] = ()) -
     if summary.state == "FAILED" and failed and (option := failed.without_onednn):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.best:
-        # Without validation there is nothing to evaluate either: the model has no loss.
+        # A model without validation has no loss, so there is nothing to evaluate either.
         if not rows or any(name.startswith(VALIDATION) for name in rows[-1]):
             commands.append(("metrics on the test examples", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
@@ -32,12 +32,12 @@ def after_run(run: str, summary: Summary, rows: Sequence[dict[str, Any]] = ()) -
 
 
 def go_on(run: str, summary: Summary, epochs: int | None = None) -> tuple[str, str]:
-    """Step towards more epochs of a run, and its command; no command while the run trains.
+    """Suggestion of more epochs for a run, with its command; no command while the run trains.
 
     Args:
-        run: its name.
-        summary: how it ended.
-        epochs: finished epochs; None: as many as were asked for.
+        run: the run's name.
+        summary: the run's end.
+        epochs: finished epochs; None: as many as requested.
     """
     command = f"ansible-playbook {summary.started_by} -e run={run}"
     if summary.unfinished:

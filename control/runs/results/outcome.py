@@ -1,4 +1,4 @@
-"""The outcome of a run, from the verdicts on its workers: state, root cause, what to try. Pure functions."""
+"""The outcome of a run, from the verdicts on its workers: state, root cause, suggested fix. Pure functions."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -13,11 +13,11 @@ from trainer.supervision.restart_policy import may_go_on
 TIMED = (Phase.TRAINING, Phase.ENDED)
 """Phases of the chief whose start times a result shows."""
 SCRIPT_PHASE = "running"
-"""A script has no phases."""
+"""Phase of a script, which has no real phases."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
 ENDED_WELL, LOST = ("done", "preempted", "running"), "lost"
 AWAY = ("gone", "silent", "unreachable")
-"""States of a worker that may be lost: nobody knows how it ended."""
+"""States of a worker that may be lost: its end is unknown."""
 IN_SUMMARY = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
 """Fields of `failure` in summary.json."""
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -30,43 +30,43 @@ class Verdict:
 
     host: str
     rank: int | str
-    """`-` for a job of Slurm."""
+    """Rank of the worker; `-` for a job of Slurm."""
     state: str
     """`running`, `done`, `preempted`, `failed`, `gone`, `silent`, `unreachable`, `unclear`, `ended` (because another worker failed), or
     `lost` (the others went on without it)."""
     phase: str | None = None
     step: int | None = None
     at: float = 0.0
-    """When it reached its state, in seconds since 1970; for a lost worker, when it was last heard."""
+    """Time at which the worker reached its state, seconds since 1970; for a lost worker, the time of its last record."""
     exit_code: int | None = None
     message: str | None = None
     last_lines: list[str] | None = None
     """The end of its worker.log."""
     ended_by_us: bool = False
     phases_began: dict[str, float] | None = None
-    """When the phases in `TIMED` began; None if it was not watched."""
+    """Start times of the phases in `TIMED`; None if the worker was not watched."""
     environment: dict[str, str] | None = None
     again: bool | None = None
     """True if the previous launch ended the same way; None if not checked."""
 
     @property
     def failure(self) -> Failure:
-        """The end of its worker, as of one that failed."""
+        """The worker's end as a `Failure`."""
         phase = self.phase if self.phase and self.phase not in ("-", SCRIPT_PHASE) else ""
         kind = kind_of(self.exit_code, follows=self.ended_by_us)
         return Failure(self.host, self.rank, kind, self.step or 0, phase, self.at, self.exit_code)
 
     def to_dict(self) -> dict[str, Any]:
-        """For Ansible, and `Verdict(**...)`; fields without a value are left out."""
+        """The fields with a value, for Ansible and for `Verdict(**...)`."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @property
     def in_summary(self) -> dict[str, Any]:
-        """`failure` in summary.json."""
+        """The entry `failure` of summary.json."""
         return {name: getattr(self, name) for name in IN_SUMMARY}
 
     def crashed_again(self, before: Mapping[str, Any] | None) -> bool:
-        """Return whether a run ended like its previous launch: by the same self-caused signal, in the same phase, at the same step.
+        """Return whether a run crashed as its previous launch did: by the same self-caused signal, in the same phase, at the same step.
 
         Args:
             before: `failure` of the previous launch's summary.json.
@@ -76,18 +76,18 @@ class Verdict:
 
     @property
     def without_onednn(self) -> str:
-        """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
+        """Option that continues a run without oneDNN after a crash of native code; empty if it would not help."""
         tried = (self.environment or {}).get(ONEDNN) == "0"
         return f"set=train.environment.{ONEDNN}=0" if signal_of(self.exit_code) in NATIVE and not tried else ""
 
     def ended(self, separator: str) -> str:
-        """How a worker ended, or, after the separator, the state in which it was left."""
+        """Text on a worker's end, or, after the separator, on its last state."""
         words = self.failure.words
         return f"{self.host} (rank {self.rank})" + (f" {words}" if words else f"{separator}{self.state}")
 
     @property
     def hints(self) -> list[str]:
-        """Advice after a crash of native code, in lines."""
+        """Lines of advice after a crash of native code."""
         lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if self.again else []
         if signal_of(self.exit_code) not in NATIVE:
             return lines
@@ -112,13 +112,13 @@ class Verdicts(tuple[Verdict, ...]):
         return min(failed, key=lambda verdict: verdict.failure.order, default=None)
 
     def without(self, dispensable: Collection[str]) -> "Verdicts":
-        """The verdicts; `lost` are those of hosts that a run can do without, if they have not ended well."""
+        """The verdicts, with state `lost` for dispensable hosts that have not ended well."""
         return self._losing(lambda verdict: verdict.host in dispensable and verdict.state not in ENDED_WELL)
 
     def without_lost(self, workers: int) -> "Verdicts":
-        """The verdicts of an elastic run: `lost` is who is away, or found no others to train with, if enough others went on without it.
+        """The verdicts of an elastic run: `lost` are workers that are away or found no others, if enough others went on without them.
 
-        Of the spares, whose ranks follow those of the `workers`, only those that trained count.
+        Spares, whose ranks follow those of the `workers`, count only if they trained.
         """
         trained = Verdicts(verdict for verdict in self if int(verdict.rank) < workers or verdict.step)
         if not may_go_on([int(verdict.rank) for verdict in trained if verdict.state in ENDED_WELL], workers, 1):
@@ -130,7 +130,7 @@ class Verdicts(tuple[Verdict, ...]):
 
     @property
     def lost(self) -> list[dict[str, Any]]:
-        """`lost` in summary.json: hosts, and when they were last heard."""
+        """The entry `lost` of summary.json: hosts, and the times of their last records."""
         return [
             {"host": verdict.host, "rank": verdict.rank, "step": verdict.step, "at": round(verdict.at, 3)}
             for verdict in self
@@ -140,8 +140,8 @@ class Verdicts(tuple[Verdict, ...]):
     def run_state(self, chief_state: str | None, cancelled: bool, script: bool = False) -> str:
         """The run's state for summary.json.
 
-        A worker that does not survive being asked to end (`cancelled`) has not failed, unless it reports an error of its own: its state
-        could not be saved. A `script` that is asked to end may end with any exit code.
+        A worker that dies after a request to end (`cancelled`) has not failed, unless it reports its own error: then its state could not be
+        saved. A `script` may end with any exit code after such a request.
         """
         if (cause := self.root_cause) is not None:
             return "CANCELLED" if cancelled and (script or cause.exit_code not in (FAILED, DIVERGED)) else "FAILED"
@@ -154,7 +154,7 @@ class Verdicts(tuple[Verdict, ...]):
 
     @property
     def failure_text(self) -> str:
-        """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others. Empty if none failed."""
+        """Text on the root cause: first failing host, rank, exit code, last lines; then the ends of the others. Empty if none failed."""
         cause = self.root_cause
         if cause is None:
             return ""
@@ -166,12 +166,12 @@ class Verdicts(tuple[Verdict, ...]):
         return "\n".join([*lines, *(f"  {other.ended(': ')}" for other in self if other is not cause)])
 
     def launch_times(self, entered: float | None, now: float | None) -> dict[str, Any] | None:
-        """Durations of a launch by the clock of the machine where Enter was pressed, for summary.json; None if unknown.
+        """Durations of a launch in seconds, for summary.json, by the clock of the machine where Enter was pressed; None if unknown.
 
         Args:
-            entered: when Enter was pressed, in seconds since 1970.
-            now: when the command that launched the run shows the result. None for a command that came back to it,
-                perhaps much later: then the last worker's end counts.
+            entered: time at which Enter was pressed, seconds since 1970.
+            now: time at which the launching command shows the result, seconds since 1970. None for another command, perhaps much later:
+            then the last worker's end counts.
 
         Training lasts from the first step to the end of the last epoch, including validation and saving.
         """
@@ -190,18 +190,18 @@ class Verdicts(tuple[Verdict, ...]):
 
     @property
     def ended_at(self) -> float:
-        """When the last worker ended, in seconds since 1970."""
+        """End of the last worker, seconds since 1970."""
         return max(verdict.at for verdict in self)
 
 
 def of_exit_code(code: int, script: bool = False) -> str:
-    """State of a worker that ended; only 0 of a user's script has a meaning."""
+    """State of a worker that ended, from its exit code; for a user's script, only 0 has a meaning."""
     if script:
         return "done" if code == DONE else "failed"
     return {DONE: "done", PREEMPTED: "preempted"}.get(code, "failed")
 
 
 def signal_name(code: int) -> str:
-    """` (killed by SIGKILL)` for a shell's exit code 137, otherwise empty."""
+    """Text on the signal behind a shell's exit code: ` (killed by SIGKILL)` for 137; empty if there was none."""
     name = signal_of(code)
     return f" (killed by {name})" if name else ""

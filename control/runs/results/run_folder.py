@@ -1,4 +1,4 @@
-"""A run's folder on the control node: what its files say, and which of its snapshots the user means."""
+"""A run's folder on the control node: the contents of its files, and the user's choice of snapshots."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ WORDS = ("first", "best", "last", "all")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder. Its files are read each time: another process may replace them."""
+    """A run's folder. Files are read at each call, because another process may replace them."""
 
     path: Path
 
@@ -59,7 +59,7 @@ class RunFolder:
 
     @property
     def summary(self) -> Summary:
-        """How it ended."""
+        """The run's end, from summary.json."""
         return Summary.read(self.path)
 
     @property
@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def rejoin_wait(self) -> float:
-        """Seconds in which its supervisors wait for each other; 0: it has none."""
+        """Seconds that the run's supervisors wait for each other; 0: it has none."""
         recovery = self.config.get("recovery", {})
         return float(recovery["rejoin_wait"]) if recovery.get("max_restarts") else 0.0
 
@@ -118,19 +118,19 @@ class RunFolder:
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
     def remaining(self, hosts: Sequence[Host]) -> list[Host]:
-        """Its workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
+        """Workers for the stages after training: no spares, although these may have trained, and no hosts that were lost in the end."""
         lost = {one["host"] for one in self.summary.lost}
         return [host for host in hosts if host.name not in lost]
 
     # --- its end
 
     def judged(self, verdicts: Iterable[Verdict]) -> Verdicts:
-        """The verdicts of its workers; evaluators, and hosts without which an elastic run went on, have not failed."""
+        """The verdicts of the run's workers; evaluators, and hosts without which an elastic run went on, have not failed."""
         needed = Verdicts(verdicts).without(self.evaluators)
         return needed.without_lost(len(self.record.hosts)) if self.is_elastic else needed
 
     def concluded(self, verdicts: Verdicts, cancelled: bool = False) -> Summary:
-        """Its summary, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
+        """The run's summary, with the state that follows from its workers' verdicts; `cancelled`: they were requested to stop."""
         before, record = self.summary, self.record
         state = verdicts.run_state(before.state, cancelled, bool(record.script))
         written = {"workers": len(verdicts), **before.written, "state": state}
@@ -147,7 +147,7 @@ class RunFolder:
         return Summary.of(written)
 
     def _script_seconds(self) -> dict[str, float]:
-        """`seconds_total` of a script's run: the time of the chief's process, if it has ended."""
+        """Seconds of a script's run (`seconds_total`): those of the chief's process, if it has ended."""
         path = layout.part_of(self.path, self.host_names[0]) / "exit.json"
         if not path.is_file():
             return {}
@@ -157,7 +157,7 @@ class RunFolder:
     # --- its snapshots
 
     def _missing_epochs(self) -> list[int]:
-        """Epochs whose snapshots it keeps, by its history, and that are not here."""
+        """Epochs whose snapshots the run should have, according to its history, but that are missing here."""
         policy, monitor = layout.snapshots_policy(self.path)
         rows, existing = self.history, set(layout.existing_epochs(self.path))
         kept = layout.kept(policy, sorted(existing | {row["epoch"] for row in rows}), rows, monitor) if rows else set()
@@ -165,11 +165,11 @@ class RunFolder:
 
     @property
     def missing_snapshots(self) -> set[str]:
-        """Names, in its folder, of the snapshots that it keeps and that are not here."""
+        """Names, in the run's folder, of snapshots that it should have but that are missing here."""
         return {layout.snapshot_path(self.path, epoch).relative_to(self.path).as_posix() for epoch in self._missing_epochs()}
 
     def lost_snapshots(self, summary: Summary) -> str:
-        """Sentence on its missing snapshots once it has ended; empty if none or all are missing, or some could not be saved."""
+        """Sentence on missing snapshots of a run that has ended; empty if none or all are missing, or if some could not be saved."""
         if summary.under_way or summary.unsaved or not layout.existing_epochs(self.path):
             return ""
         epochs = self._missing_epochs()
@@ -179,7 +179,7 @@ class RunFolder:
         """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in that order.
 
         Raises:
-            LockstepError: there is no snapshot of one.
+            LockstepError: an epoch without a snapshot.
         """
         existing = layout.existing_epochs(self.path)
         if not existing:

@@ -20,10 +20,10 @@ def no_such_run(runs: Path, asked: str) -> str:
 
 
 def latest_run(runs: Path, asked: str | None) -> Path:
-    """Directory of the run that was asked for, or of the newest that started.
+    """Directory of the requested run, or of the newest run that started.
 
     Raises:
-        ConfigError: there is no run, or none of that name (with the nearest).
+        ConfigError: there is no run, or none of that name (with the nearest name).
     """
     configs_by_age = sorted((path for path in runs.glob("*/config.yml")), key=lambda path: path.stat().st_mtime)
     names = [path.parent.name for path in configs_by_age]

@@ -27,7 +27,7 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str =
     """Draw the phases of a step: one stacked bar per host.
 
     Args:
-        phases: name of a bar, such as its host -> phase (of `PHASES`) -> milliseconds per step.
+        phases: name of a bar, such as its host -> phase (a key of `PHASES`) -> milliseconds per step.
         path: of the PNG file.
         subtitle: a smaller line below the title.
     """
@@ -51,7 +51,7 @@ def split(phases: Mapping[str, Mapping[str, float]], path: Path, subtitle: str =
 
 
 def history(rows: Sequence[dict[str, Any]], path: Path, decides: Monitor | None = None) -> None:
-    """Draw the metric that decides and the loss of both splits over the epochs (rows of history.csv), with the best epoch marked."""
+    """Draw the deciding metric and the loss of both splits over the epochs (rows of history.csv), with the best epoch marked."""
     decides = decides or monitor(rows[0])
     best, columns = decides.best(rows), metric_values(rows[-1])
     deciding = decides.metric.removeprefix(VALIDATION)
@@ -76,7 +76,7 @@ def history(rows: Sequence[dict[str, Any]], path: Path, decides: Monitor | None 
 
 
 def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
-    """Draw a histogram of errors (`worker_files.evaluation`), with the limits of half and of 95% of them, and what lies beyond the axis."""
+    """Draw a histogram of errors (`worker_files.evaluation`), with the limits of 50% and 95% of them, and the share beyond the axis."""
     counts, low, high = histogram["counts"], histogram["low"], histogram["high"]
     width, left = (high - low) / len(counts), histogram["below"] + histogram["above"]
     beyond = f", {left:,} of them beyond the axis; the largest is {histogram['largest']:,.3g}" if left else ""
@@ -94,7 +94,7 @@ def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
 
 
 def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path, decides: Monitor) -> None:
-    """Draw the metric that decides on the best epoch of several runs (name -> rows of history.csv) over their epochs."""
+    """Draw the deciding metric of several runs (name -> rows of history.csv) over their epochs."""
     lines, share = {}, decides.is_share
     for name, rows in runs.items():
         best = decides.best(rows)
@@ -108,7 +108,7 @@ def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path, decides: M
 
 
 def _curves(axes: Any, lines: Mapping[str, tuple[Sequence[Mapping[str, Any]], str]], factor: float) -> None:
-    """One line per label: a key of the rows, times `factor`, over their epochs."""
+    """Draw one line per label: the value of a key of the rows, times `factor`, over the epochs."""
     for index, (label, (rows, key)) in enumerate(lines.items()):
         epochs = [row["epoch"] for row in rows]
         every = math.ceil(len(epochs) / MANY_EPOCHS)

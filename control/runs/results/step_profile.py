@@ -1,6 +1,6 @@
-"""The phases of a step on each host, from the profiled steps. Reads files; the rest are pure functions.
+"""The phases of a step on each host, from profiled steps. `read_profiles` reads files; the other functions are pure.
 
-Which host is the slowest, and from when it counts as slow: `trainer.rundir.straggler`.
+`trainer.rundir.straggler` decides which host is the slowest, and from which difference on it counts as slow.
 """
 
 import statistics
@@ -15,13 +15,13 @@ from trainer.rundir.schemas import PHASES
 
 SLOWER, own_work = straggler.SLOWER, straggler.own_work
 WHOLE = 0.9
-"""A step counts if it has at least this share of the largest step's images; the last step of an epoch may be smaller."""
+"""Smallest share of the largest step's images with which a step counts: the last step of an epoch may be smaller."""
 TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
 HEADER = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
 
 
 def read_profiles(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """Records of profiled steps by host, over all launches of a run, oldest first.
+    """Records of profiled steps, by host, over all launches of a run, oldest first.
 
     Hosts without such steps, and steps with fewer images than the others, are left out.
 
@@ -63,7 +63,7 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
 
 
 def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
-    """Seconds of a step's own work on the host for which all wait (`decisive`): the median over its samples."""
+    """Seconds of own work per step on the host for which all wait (`decisive`): the median over its samples."""
     own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in _full_steps(records)] for host, records in samples.items()}
     return decisive({host: statistics.median(seconds) for host, seconds in own.items()})
 
@@ -71,14 +71,14 @@ def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
 def decisive(own: Mapping[str, float]) -> float:
     """The own work of the slowest host, if it counts as slow.
 
-    Equal hosts count as one, with their median: the largest of several measurements grows with their number by chance.
+    Equal hosts count as one, with their median, because by chance the largest of several measurements grows with their number.
     """
     compared = straggler.slowest(own)
     return compared[1] if compared and compared[2] >= SLOWER else statistics.median(own.values())
 
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:
-    """Sentence on the slowest host, and by how much; empty for fewer than two hosts."""
+    """Sentence on the slowest host and its delay; empty for fewer than two hosts."""
     comparison = straggler.slowest({host: own_work(phases) for host, phases in hosts.items()})
     if comparison is None:
         return ""
@@ -96,12 +96,12 @@ def _milliseconds(value: float) -> str:
 
 
 def _table(hosts: dict[str, dict[str, float]]) -> str:
-    """One row per host: milliseconds of every phase, of its own work and of the whole step."""
+    """Table with one row per host: milliseconds of every phase, of own work and of the whole step."""
     return text.table(HEADER, [[host, *(text.Number(value, 1) for value in columns(phases))] for host, phases in hosts.items()])
 
 
 def columns(phases: dict[str, float]) -> list[float]:
-    """A host's row below `HEADER`."""
+    """Cells of a host's row below `HEADER`."""
     return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
 
 

@@ -1,4 +1,4 @@
-"""A worker for which the others wait: the host, what it costs, the cause and the fix, in words."""
+"""Text on a worker for which the others wait: the host, the cost, the cause and the fix."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -26,13 +26,13 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "unknown": ("no cause is visible there: its processor may be slower", "-e set=train.batch_sizes=auto gives it a smaller batch"),
 }
-"""By cause: what was read there, and the fix."""
+"""Texts by cause: the reading on that host, and the fix."""
 UNITS = {"disk": 1e-3, LINK: 8e-3, "heat": 1.0}
-"""By cause, the size of a unit of its number; others count in thousandths."""
+"""Size of one unit of a cause's number, by cause; other causes count in thousandths."""
 
 
 def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
-    """A record of kind `straggler`; empty if it names none, or none of these hosts. `hosts`: names by rank."""
+    """Sentence on a record of kind `straggler`; empty if it names no host, or none of these. `hosts`: names by rank."""
     if not record["cause"] or record["rank"] >= len(hosts):
         return ""
     cause, fix = WORDS[record["cause"]]
@@ -43,7 +43,7 @@ def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
 
 
 def last(records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest record of a straggler, or that there is none; None if the workers were not compared."""
+    """The newest record of kind `straggler`, which may name no host; None if the workers were not compared."""
     compared = [record for record in records if record["kind"] == "straggler"]
     return compared[-1] if compared else None
 

@@ -1,4 +1,4 @@
-"""The end of a run: its summary.json, which the chief writes and the command that sees the end completes."""
+"""The end of a run: summary.json, written by the chief and completed by the command that sees the end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,39 +13,39 @@ FILE = "summary.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A summary.json as commands read it; a value that the file lacks is the default."""
+    """Content of a summary.json; a value that the file lacks has its default."""
 
     state: str | None = None
-    """`SUCCEEDED`, `FAILED`, `CANCELLED`, `PREEMPTED`, `RUNNING` while nobody saw its end, `FAILED_PREFLIGHT`; None before a summary."""
+    """`SUCCEEDED`, `FAILED`, `CANCELLED`, `PREEMPTED`, `FAILED_PREFLIGHT`; `RUNNING` while no command saw the end; None without a file."""
     workers: int | None = None
     epochs: int | None = None
-    """Epochs that were asked for."""
+    """Number of requested epochs."""
     epochs_done: int | None = None
     steps: int | None = None
     in_steps: bool = False
-    """True if its length was asked for in steps."""
+    """True if the run's length was requested in steps."""
     restarts: int = 0
     ended_early: bool = False
     ended_by: str = "a callback"
     stalled: bool = False
     """True if `train.patience` ended it."""
     reduction: Mapping[str, Any] = field(default_factory=dict)
-    """How gradients were sent: `name`, `why` and more (`cost_model.Choice`)."""
+    """Reduction of the gradients: `name`, `why` and more (`cost_model.Choice`)."""
     shares: list[int] | None = None
-    """Each worker's share of a step; None: all alike."""
+    """Each worker's share of a step; None: equal shares."""
     seconds_total: float | None = None
     seconds_training: float | None = None
     seconds_end_to_end: float | None = None
     images_per_s: float | None = None
     predicted_images_per_s: float | None = None
     best: dict[str, Any] | None = None
-    """The best epoch's number, and the metric that decides."""
+    """The best epoch's number, and the deciding metric."""
     restored_by: str = "a callback"
     weights_sha256: str | None = None
     weights_sha256_by_rank: Sequence[str] = ()
     inexact_because: Sequence[str] = ()
     unsaved: Mapping[str, str] = field(default_factory=dict)
-    """Files that could not be saved, and why."""
+    """Files that could not be saved, with the reason."""
     launch: Mapping[str, Any] | None = None
     """Durations of the last launch (`Verdicts.launch_times`)."""
     lost: Sequence[Mapping[str, Any]] = ()
@@ -55,9 +55,9 @@ class Summary:
     failure: Verdict | None = None
     """The root cause."""
     script: str | None = None
-    """The user's file, of a run that trains nothing."""
+    """The user's script, if the run executes one."""
     started_by: str = "train.yml"
-    """The playbook that continues it."""
+    """The playbook that continues the run."""
     written: Mapping[str, Any] = field(default_factory=dict)
     """The file's whole content."""
 
@@ -88,7 +88,7 @@ class Summary:
 
     @property
     def unfinished(self) -> bool:
-        """True if it ended before its work was done."""
+        """True if the run ended before its work was done."""
         return self.state in ("CANCELLED", "PREEMPTED", "FAILED")
 
 

@@ -1,4 +1,4 @@
-"""Texts on a run with parameter servers, for the plan, the result and logs.yml."""
+"""Texts on runs with parameter servers, for the plan, the result and logs.yml."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ STALENESS = "staleness"
 
 
 def roles_text(hosts: Sequence[Host], staleness: int | None) -> str:
-    """Who does what in an asynchronous run, and how far its workers may be apart."""
+    """Text on the hosts' roles in an asynchronous run, and on the allowed distance between its workers."""
     chief, *workers = (host.name for host in training(hosts))
     keeping = [host.name for host in hosts if host.server_port is not None]
     keep = "keeps" if len(keeping) == 1 else "keep"
@@ -34,7 +34,7 @@ def roles_text(hosts: Sequence[Host], staleness: int | None) -> str:
 
 
 def logs(hosts: Sequence[Host], role: str | None) -> dict[str, Any]:
-    """The `hosts` that have a log of those that are asked for, by name, and the `files` of these.
+    """Requested hosts that have a log: their names as `hosts`, their logs as `files`.
 
     Raises:
         ConfigError: there is no such role.
@@ -54,7 +54,7 @@ def logs(hosts: Sequence[Host], role: str | None) -> dict[str, Any]:
 
 
 def result(run: RunFolder) -> list[tuple[str, str]]:
-    """How stale the steps of a run were, and who computed them, as names and values; nothing of a synchronous run."""
+    """Names and values on the staleness of a run's steps and the workers that computed them; empty for a synchronous run."""
     hosts = run.record.hosts
     records = [one for one in chief_records(run.path) if one["kind"] == STALENESS] if server_endpoints(hosts) else []
     if not records:
@@ -68,7 +68,7 @@ def result(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def _evaluated(run: RunFolder) -> str:
-    """How many epochs the evaluators have evaluated, and the best of them by the validation; empty if there are none."""
+    """Text on the number of evaluated epochs, and the best of them by validation; empty without evaluators' results."""
     rows = run.evaluations.metrics if run.evaluators else {}
     if not rows:
         return ""
@@ -77,7 +77,7 @@ def _evaluated(run: RunFolder) -> str:
 
 
 def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
-    """How many calls had which staleness, over all epochs among a chief's records."""
+    """Number of calls by staleness, over all epochs in a chief's records."""
     stale = Counter[int]()
     for record in records:
         if record["kind"] == STALENESS:
@@ -86,7 +86,7 @@ def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
 
 
 def staleness(calls: Mapping[int, int]) -> str:
-    """By how many steps of others the weights had changed when a call's update came, given how many calls had which number."""
+    """Text on staleness: the number of other workers' steps that changed the weights before a call's update arrived."""
     values = sorted(Counter(calls).elements())
     if not values:
         return "no call has ended"

@@ -13,18 +13,18 @@ from trainer.data.spec import Spec, noun
 
 SHOWN_COLUMNS = 12
 USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "split", "disk")
-"""Lines of a plan that only the whole plan has: what follows from the others, and what is the same in most runs."""
+"""Lines that only the whole plan has: they follow from other lines, or are equal in most runs."""
 
 
 def plan(plan: Plan, runs: str, warnings: Sequence[str] = (), whole: bool = True) -> str:
-    """The plan as a block of lines: the whole plan, or what is asked for and what is unusual."""
+    """The plan as a block of lines: all lines, or only requested and unusual values."""
     pairs = (_script_pairs if plan.script else _training_pairs)(plan, runs, whole)
     shown = [pair for pair in pairs if whole or pair[0] not in USUAL]
     return fields([*shown, *(("warning", warning) for warning in warnings)])
 
 
 def _hosts(plan: Plan, whole: bool) -> str:
-    """The plan's hosts in one line; of a `whole` plan with their addresses."""
+    """The plan's hosts in one line; in a `whole` plan with their addresses."""
     if not whole:
         return f"{len(plan.hosts)}: {', '.join(host.name for host in plan.hosts)}"
     hosts = ", ".join(f"{rank} {host.label}:{host.port}" for rank, host in enumerate(plan.hosts))
@@ -108,14 +108,14 @@ def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _parameters(plan: Plan) -> str:
-    """How many parameters the model has; how many train, if only its last layers do."""
+    """Text on the number of the model's parameters, and of those that train if only its last layers do."""
     total, last = plan.parameters["total"], plan.config.get("train", {}).get("last_layers")
     some = f", of which {plan.parameters['trainable']:,} in the last {'layer' if last == 1 else f'{last} layers'} train" if last else ""
     return f"{total:,} parameters{some}"
 
 
 def _initial(weights: dict[str, Any]) -> str:
-    """Where a training's first weights come from, and which layers have none from there."""
+    """Text on the source of the initial weights, and on the layers that get none from it."""
     left = [printable(name, 40) for name in weights.get("left", ())]
     more = f", {len(left) - SHOWN_COLUMNS:,} more" if len(left) > SHOWN_COLUMNS else ""
     kept = f"; initial ones in {', '.join(left[:SHOWN_COLUMNS])}{more}" if left else ""
@@ -123,7 +123,7 @@ def _initial(weights: dict[str, Any]) -> str:
 
 
 def _compiled(compiled: dict[str, Any]) -> str:
-    """Words on what a model is compiled with."""
+    """Text on a compiled model's optimizer, loss and metrics."""
     own = f"{listed(compiled['own'])} of its own" if compiled["own"] else ""
     parts = [own, *(f"{name} {compiled[name]}" for name in ("optimizer", "loss") if compiled[name])]
     metrics = [name for name in compiled["metrics"] if name != "loss"]
@@ -131,7 +131,7 @@ def _compiled(compiled: dict[str, Any]) -> str:
 
 
 def results_mb(needs: dict[str, float]) -> float:
-    """The most that a run's weights take on disk, MB."""
+    """Most disk space that a run's weights need, MB."""
     return needs["states_mb"] + needs["snapshots"] * needs["snapshot_mb"]
 
 

@@ -1,4 +1,4 @@
-"""A run's records as lines, as it writes them."""
+"""Lines on a run's records, shown while the run writes them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,14 +22,14 @@ class Progress:
         called: str = "image",
         asked: str | None = None,
     ):
-        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings.
+        """Show records through `line`; `quiet` leaves out permanent lines, except warnings.
 
-        `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`.
+        `hosts`: names by rank; `called`: noun for an example; `asked`: `train.monitor`.
         """
         self._line, self._quiet, self._hosts = line, quiet, hosts
         self._progress, self.printed = result_text.RunProgress(counts, called, asked, command_line.columns()), list[int]()
         self._slow = ("", 0)
-        """Cause and rank of the straggler that was named last."""
+        """Cause and rank of the last named straggler."""
 
     def show(self, host: str, record: dict[str, Any]) -> None:
         """Show a record of that host's worker."""
@@ -55,7 +55,7 @@ class Progress:
             self._line.print(f"The global batch is divided: {record['told']}.")
 
     def _straggler(self, record: dict[str, Any]) -> None:
-        """Name a straggler once, and again when it is another or has another cause."""
+        """Name a straggler once, and again if the worker or the cause changes."""
         slow = (record["cause"], record["rank"])
         if slow != self._slow and (named := stragglers.sentence(record, self._hosts)):
             self._line.print(named)

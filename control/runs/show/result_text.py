@@ -1,4 +1,4 @@
-"""A run for the terminal: its progress, its epochs as a table, its result as its command ends with it."""
+"""A run for the terminal: its progress, the table of its epochs, and the result at the command's end."""
 
 import datetime
 import statistics
@@ -18,22 +18,22 @@ from trainer.rundir.best_epoch import best_row, monitor
 from trainer.rundir.schemas import VALIDATION, metric_values
 
 MOST_COLUMNS = 8
-"""Metrics in a table."""
+"""Most metrics in a table."""
 
 NARROWEST = 7
-"""Characters of a column in the table of epochs, whose later rows are not known when the first is printed."""
+"""Least width of a column in the table of epochs, characters: later rows are unknown when the first is printed."""
 SHOWN_FILES = 10
 FAIR_STEPS = 100
-"""A run of fewer steps is mostly start-up, and is not compared with a prediction."""
+"""Fewest steps of a run that is compared with a prediction: shorter runs are mostly start-up."""
 
 
 class RunProgress:
-    """The progress of a run: a line while it trains, and the table of epochs, printed while they end."""
+    """The progress of a run: a line while it trains, and the table of epochs, printed row by row."""
 
     def __init__(self, counts: dict[str, Any], called: str = "image", asked: str | None = None, width: int | None = None):
-        """Sizes of the run, as in the plan.
+        """Take the run's sizes from the plan.
 
-        `called`: what an example is called; `asked`: `train.monitor`; `width`: columns of the terminal, beyond which metrics are left out.
+        `called`: noun for an example; `asked`: `train.monitor`; `width`: columns of the terminal, beyond which metrics are left out.
         """
         self._counts, self._called, self._asked, self._width = counts, called, asked, width
         self._ended: list[dict[str, Any]] = []
@@ -53,7 +53,7 @@ class RunProgress:
         return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
 
     def line(self, record: dict[str, Any]) -> str:
-        """One line: epoch, step, examples per second, time left, metrics, the validation metric that decides (of the last epoch)."""
+        """One line: epoch, step, examples per second, time left, metrics, and the last epoch's deciding validation metric."""
         metrics, last = record["metrics"], metric_values(self._ended[-1]) if self._ended else {}
         decides = monitor(last or [VALIDATION + name for name in metrics], self._asked).metric
         value = f"{last[decides]:.4f}" if decides in last else "-"
@@ -67,7 +67,7 @@ class RunProgress:
         )
 
     def epoch_lines(self) -> list[str]:
-        """The last finished epoch, below a header where its columns are new."""
+        """The row of the last finished epoch, below a header if its columns are new."""
         row, last = self._ended[-1], [*_rates(self._called), "left"]
         names, before = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width), self._names
         self._names = names
@@ -84,7 +84,7 @@ class RunProgress:
 
 
 def _rates(called: str) -> list[str]:
-    """Titles of the columns behind the metrics."""
+    """Titles of the columns after the metrics."""
     return ["seconds", f"{called}s/s"]
 
 
@@ -94,14 +94,14 @@ def _numbers(row: dict[str, Any], names: Sequence[str]) -> list[Any]:
 
 
 def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> list[str]:
-    """The first metrics that fit into `width` columns beside others; at least one."""
+    """The first metrics that fit into `width` characters beside the other columns; at least one."""
     widths = [2 + max(NARROWEST, len(metric_name(name))) for name in [*others, *names]]
     kept = [name for end, name in enumerate(names, len(others) + 1) if width is None or sum(widths[:end]) <= width]
     return kept or list(names[:1])
 
 
 def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
-    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `RunProgress`."""
+    """The table of epochs; a long table keeps only its first, best and last rows. `best`: as in the summary; `width`: see `RunProgress`."""
     last = _rates(called)
     shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
     if len(rows) > 24:
@@ -111,7 +111,7 @@ def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[s
 
 
 def shown_result(run: RunFolder, summary: Summary, commands: bool = True, printed: Collection[int] = ()) -> str:
-    """The end of a run for the terminal: epochs not `printed` yet, best epoch, files, the next `commands`, unless another stage follows."""
+    """The end of a run for the terminal: epochs not yet `printed`, best epoch, files, and, unless a stage follows, the next `commands`."""
     folder = relative(run.path)
     if summary.script:
         return _script_result(run.name, folder, summary, run.output)
@@ -138,9 +138,9 @@ def result(
     printed: Collection[int] = (),
     width: int | None = None,
 ) -> str:
-    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
+    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), paths of the files, next commands.
 
-    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `RunProgress`.
+    The table is left out if all its epochs have been `printed` already; `width`: see `RunProgress`.
     """
     state = f"{run}: {summary.state}"
     if {row["epoch"] for row in rows} <= set(printed):
@@ -174,7 +174,7 @@ def result(
 
 
 def early(summary: Summary) -> list[tuple[str, str]]:
-    """Why a run took fewer epochs than asked for, under its heading; nothing if it did not."""
+    """Heading and reason for a run with fewer epochs than requested; empty for others."""
     if not summary.ended_early:
         return []
     best = summary.best["epoch"] if summary.best else 0
@@ -183,7 +183,7 @@ def early(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _script_result(run: str, folder: str, summary: Summary, output: Sequence[str]) -> str:
-    """The end of a script's run: time, the files that it left, next commands."""
+    """The end of a script's run: time, output files, next commands."""
     left = [*output[:SHOWN_FILES], *([f"{len(output) - SHOWN_FILES:,} more"] if len(output) > SHOWN_FILES else [])]
     pairs = [
         *([("time", duration_text)] if (duration_text := _times(summary)) else []),
@@ -195,13 +195,13 @@ def _script_result(run: str, folder: str, summary: Summary, output: Sequence[str
 
 
 def _lost(hosts: Sequence[Mapping[str, Any]], left: int) -> str:
-    """Words on the hosts that a run went on without, and when each was last heard."""
+    """Text on the hosts without which a run went on, with the times of their last records."""
     shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
     return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
 
 
 def _weights(digests: Sequence[str], workers: int) -> str:
-    """A sentence on the digests of the weights, one for each of the workers, or one for those that servers keep."""
+    """Sentence on the digests of the weights: one per worker, or a single one if servers keep the weights."""
     if len(set(digests)) > 1:
         return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
     where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker" if workers == 1 else "kept by the servers"
@@ -209,9 +209,9 @@ def _weights(digests: Sequence[str], workers: int) -> str:
 
 
 def _times(summary: Summary) -> str:
-    """The durations of a run; empty if unknown.
+    """Text on the durations of a run; empty if unknown.
 
-    A launch counts from Enter to its end, as the user experiences it: for a short training, more than twice the training time.
+    A launch counts from Enter to its end, as the user experiences it; for a short training this is more than twice the training time.
     """
     launch, total, parts = summary.launch, summary.seconds_total, []
     if launch:

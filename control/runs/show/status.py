@@ -1,4 +1,4 @@
-"""The status of a run as a table, one line per worker; all runs as a table, one line per run."""
+"""The status of a run as a table with one line per worker; all runs as a table with one line per run."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -22,12 +22,12 @@ from trainer.supervision.restart_policy import may_go_on
 NOTHING_KNOWN = Jobs()
 UNCOLLECTED = "ended, not collected"
 AWAY = ("gone", "unreachable")
-"""States of a worker that may come back: its host restarts, or its supervisor begins a new session."""
+"""States of a worker that may come back because its host restarts, or its supervisor begins a new session."""
 
 
 @dataclass(frozen=True)
 class WorkerSeen:
-    """One look at a worker of a run."""
+    """Observation of a run's worker at one moment."""
 
     host: str
     state: str
@@ -41,7 +41,7 @@ class WorkerSeen:
     epoch: dict[str, Any] | None = None
     """Last record of an epoch."""
     input_wait: float | None = None
-    """Share of the time of the last calls in which it waited for input."""
+    """Share of the last calls' time that the worker spent waiting for input."""
     split: dict[str, float] = field(default_factory=dict)
     """Median seconds of each part of a step."""
     straggler: dict[str, Any] | None = None
@@ -62,7 +62,7 @@ class WorkerSeen:
         unclear: str = "",
         script: bool = False,
     ) -> "WorkerSeen":
-        """A worker by its files; `unclear`: why its exit.json is invalid; `script`: it runs a script of the user's."""
+        """Observe a worker through its files; `unclear`: the fault of an invalid exit.json; `script`: True for the user's script."""
         phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
         steps = [record for record in records if record["kind"] == "steps"]
         epochs = [record for record in records if record["kind"] == "epoch"]
@@ -85,21 +85,21 @@ class WorkerSeen:
             split=step_profile.median(step_profile.of_worker(records)),
             straggler=stragglers.last(records),
             generation=generation,
-            # Of an asynchronous run, one worker starts again alone, in the same generation; one that was lost has missed some.
+            # In an asynchronous run, a worker starts again alone, in the same generation; a lost worker has missed generations.
             restarts=max(generation["number"], starts) - 1 if generation else 0,
         )
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Looks at the workers of a run's last launch."""
+    """Observations of the workers of a run's last launch."""
 
     seen: Sequence[WorkerSeen]
-    """By rank."""
+    """Observations by rank."""
     launched: Sequence[str]
-    """Hosts of the launch, by rank; others than those that were seen: the files there are of an older launch, and prove nothing."""
+    """Hosts of the launch, by rank. If they differ from the observed ones, the files there belong to an older launch."""
     workers: int
-    """How many of them trained."""
+    """Number of the hosts that trained."""
 
     def in_state(self, *states: str) -> list[str]:
         """Hosts whose worker is in one of these states."""
@@ -110,9 +110,9 @@ class Looks:
         return [one.host for one in self.seen] == list(self.launched)
 
     def left_alone(self) -> tuple[list[str], list[str]]:
-        """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
+        """Hosts whose worker ended early, and hosts whose worker still lives; the second list is empty if the first is.
 
-        Workers that ended well are not lost: the others still write their last files.
+        A worker that ended well is not lost: the other workers are still writing their last files.
         """
         if not self._apply:
             return [], []
@@ -136,13 +136,13 @@ class Looks:
         return self._apply and enough and not self.in_state("running")
 
     def progress(self, counts: dict[str, Any]) -> str:
-        """The progress of the most advanced worker, as `epoch 12 of 60`; empty before the first step."""
+        """Progress of the most advanced worker, as `epoch 12 of 60`; empty before the first step."""
         steps = [one.steps for one in self.seen if one.steps]
         return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
 def _run_columns(called: str) -> list[str]:
-    """The header of rows of `_run_row`, whose examples are `called` so."""
+    """Header for the rows of `_run_row`; `called`: noun for an example."""
     return ["run", "state", "launched", "workers", "epochs", "steps", "training", f"{called}s/s", "best epoch"]
 
 
@@ -163,7 +163,7 @@ def _run_row(name: str, summary: Summary, launched: float | None) -> list[Any]:
 
 
 def listed(names: list[str]) -> str:
-    """Runs as a table, with the last state that is known here."""
+    """Table of runs, with the last state known on this machine."""
     runs = [RunFolder(project.RUNS / name) for name in names]
     records = [run.record for run in runs]
     rows = [_run_row(run.name, run.summary, record.launched_at) for run, record in zip(runs, records, strict=True)]
@@ -175,9 +175,9 @@ def _called(records: Iterable[LaunchRecord]) -> str:
 
 
 def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
-    """Every run that was launched or refused, the latest first, with its last known state; empty if there is none.
+    """Table of all launched or refused runs, the latest first, with the last known states; empty if there are none.
 
-    `jobs`: what hosts say of their runs.
+    `jobs`: runs that hosts report.
     """
     runs = {RunFolder(path.parent) for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
     records = {run: run.record for run in runs}
@@ -202,18 +202,18 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
 
 
 def uncollected(jobs: Jobs) -> list[str]:
-    """Names of the runs that have ended on their hosts, and whose results are not here, by name."""
+    """Names, sorted, of the runs that have ended on their hosts and whose results are not here."""
     return [name for name in project.runs() if _last_known(RunFolder(project.RUNS / name), jobs).state == UNCOLLECTED]
 
 
 def _is_ours(run: str) -> bool:
-    """Return whether a run that hosts report is a trial of a sweep here, or a short run of another command's."""
+    """Return whether a reported run is a trial of a sweep here, or another command's short run."""
     places = [*project.SWEEPS.glob(f"*/{project.TRIALS}"), *project.PRIVATE.glob("*")]
     return any((place / run).is_dir() for place in places)
 
 
 def _last_known(run: RunFolder, jobs: Jobs) -> Summary:
-    """The summary of a run, with its state in words. An unwatched run goes on, or ends, without reporting to this machine."""
+    """The summary of a run, with a text on its state: an unwatched run may have gone on or ended without this machine's knowledge."""
     summary, record, state = run.summary, run.record, None
     ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host.name for host in record.posts])
     if run.name in jobs.states:
@@ -235,15 +235,15 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(run: RunFolder, hosts: Sequence[Host], seen: Sequence[WorkerSeen], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN) -> str:
-    """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
+    """Status of a run: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
-    `jobs`: what the hosts say of their runs.
+    `jobs`: runs that the hosts report.
     """
     by_host, row = {look.host: look for look in seen}, _row if counts else _script_row
     members = _members(seen) or [host.name for host in hosts]
     looks = {host.name: by_host.get(host.name, WorkerSeen(host.name, "unreachable")) for host in hosts}
     if not counts:
-        # A script has no records that say it.
+        # A script has no records of its progress.
         looks = {name: replace(look, note=jobs.note(run.name, name) or look.note) for name, look in looks.items()}
     rows = [row(host, looks[host.name] if host.name in members else _lost(looks[host.name])) for host in hosts]
     chief = by_host.get(members[0], WorkerSeen(members[0], "unreachable"))
@@ -267,13 +267,13 @@ def table(run: RunFolder, hosts: Sequence[Host], seen: Sequence[WorkerSeen], cou
 
 
 def _members(seen: Sequence[WorkerSeen]) -> list[str]:
-    """Names of the hosts that train now, by rank; empty if no worker is alive or none has said."""
+    """Names of the hosts that train now, by rank; empty if no worker is alive or none has recorded it."""
     generations = [look.generation for look in seen if look.state == "running" and look.generation]
     return list(max(generations, key=lambda one: one["number"])["hosts"]) if generations else []
 
 
 def _lost(look: WorkerSeen) -> WorkerSeen:
-    """A look at a host that the other hosts go on without, with that note."""
+    """Observation of a host without which the others go on, with a note on that."""
     note = SPARE if look.phase == Phase.STANDING_BY else f"{outcome.LOST}: the others go on without it"
     return replace(look, note=f"{note}; {look.note}" if look.note else note, exit_code=None)
 
@@ -284,7 +284,7 @@ SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 
 
 def _overall(recorded: str | None, seen: Sequence[WorkerSeen], alive: str = "RUNNING") -> str:
-    """The run's state: `alive` while one of its workers is, otherwise as recorded at the end."""
+    """The run's state: the text `alive` while any of its workers runs, otherwise the state recorded at the end."""
     if any(look.state == "running" for look in seen):
         return alive
     if recorded not in (None, "RUNNING"):

@@ -1,4 +1,4 @@
-"""One batch of a dataset as a training sees it, with only its configuration: images with their classes as pictures, columns as a table."""
+"""One batch of a dataset as training gets it: images with their classes as pictures, columns as a table. Needs only the configuration."""
 
 import tempfile
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ COMMAND = "playbooks/visualize"
 
 
 def plan(task: Task) -> dict[str, Any]:
-    """Check the options, resolve them. Returns the facts `plan` and `batch_wanted`."""
+    """Check and resolve the options. Returns the facts `plan` and `batch_wanted`."""
     options = command_line.operator_options(COMMAND, task.task_vars)
     wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
     asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set", "allow_bad_images") if key in options}
@@ -39,17 +39,17 @@ COLUMNS = 8
 SIDE_IN = 1.0
 STYLE = {"font.size": 8, "figure.titlesize": 10}
 SMALLEST = 8
-"""Sides of an array that is drawn as an image."""
+"""Shortest side of an array that is drawn as an image."""
 WIDEST, MOST = 28, 6
-"""Characters of a value in the table, and numbers of an array."""
+"""Most characters of a value in the table, and most numbers of an array."""
 Leaf = tuple[str, np.ndarray | None, np.ndarray]
-"""Name, values as they are (None if the configuration adds them), values as the model gets them."""
+"""Name, original values (None if the configuration adds them), and values that the model gets."""
 
 
 def draw(task: Task) -> dict[str, Any]:
     """Have the trainer make the batch, then show it.
 
-    Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them.
+    Writes `pictures/<dataset>-<configuration>.png`, one file for each column of images.
     """
     plan, published, wanted = task.plan, Published.of(task.arguments["published"]), task.arguments["wanted"]
     leaves, classes = _batch(plan, published, wanted)
@@ -83,13 +83,13 @@ def _batch(plan: Plan, published: Published, wanted: dict[str, Any]) -> tuple[li
 
 
 def _head(leaves: Sequence[Leaf], what: str) -> str:
-    """The first line: whether originals are shown beside what training sees."""
+    """The first line, with a remark if originals are shown beside the values that training sees."""
     changed = any(original is None or not _same(original, seen) for _, original, seen in leaves)
     return f"{what}, original and as training sees them" if changed else f"{what}; training sees them as they are"
 
 
 def _labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:
-    """Label above each picture: its class, or the value of `y`; empty if that is not a single one."""
+    """Label above each picture: its class, or the value of `y`; empty if `y` has several values."""
     single = [original for name, original, _ in leaves if name in ("label", "y") and original is not None and original.ndim == 1]
     values = single[0] if single else None
     if values is None:
@@ -98,7 +98,7 @@ def _labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> li
 
 
 def _table(leaves: Sequence[Leaf]) -> str:
-    """A row for each example: the values of each column as they are and, where they differ, as the model gets them."""
+    """Table with a row per example: the original values of each column and, where they differ, those that the model gets."""
     header, columns = ["row"], []
     for name, original, seen in leaves:
         if original is not None:
@@ -117,7 +117,7 @@ def _same(original: np.ndarray, seen: np.ndarray) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value in few characters: `[1 2 3 ...] (24)`."""
+    """Short text of a value, as `[1 2 3 ...] (24)`."""
     array = np.asarray(value)
     if array.ndim == 0:
         return printable(f"{array.item():.6g}" if array.dtype.kind == "f" else array.item(), WIDEST)
@@ -127,7 +127,7 @@ def _shown(value: Any) -> str:
 
 
 def _as_pictures(*several: np.ndarray) -> list[np.ndarray] | None:
-    """Arrays `[n, height, width]`, or with 1 or 3 channels, as pixels from 0 to 255, uint8, on one scale; None if they are no images."""
+    """Convert arrays `[n, height, width]`, or with 1 or 3 channels, to uint8 pixels (0 to 255) on one scale; None if they are no images."""
     arrays = [values[..., None] if values.ndim == 3 else values for values in several]
     for array in arrays:
         if array.ndim != 4 or array.dtype.kind not in "fiu" or array.shape[3] not in (1, 3) or min(array.shape[1:3]) < SMALLEST:
@@ -143,7 +143,7 @@ def _safe(name: str) -> str:
 
 
 def _draw(path: Path, title: str, original: np.ndarray, seen: np.ndarray, labels: Sequence[str]) -> None:
-    """Write a PNG with rows of images `[n, height, width, channels]`; if they are augmented, each row twice, the originals above."""
+    """Write a PNG with rows of images `[n, height, width, channels]`; above each row of augmented images are the originals."""
     both = not np.array_equal(original, seen)
     columns, lines = min(COLUMNS, len(labels)), -(-len(labels) // COLUMNS)
     with mpl.rc_context(STYLE):

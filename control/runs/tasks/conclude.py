@@ -18,7 +18,7 @@ from trainer.rundir.launch_record import LaunchRecord, host_facts
 
 
 def conclude(task: Task) -> dict[str, Any]:
-    """Runs once, on the control node, with every host's verdict."""
+    """Conclude a run; called once, on the control node, with every host's verdict."""
     plan, run = task.plan, RunFolder(task.plan.folder)
     name = plan.run
     if run.is_users:
@@ -35,7 +35,7 @@ def conclude(task: Task) -> dict[str, Any]:
     if not summary.script:
         kept_choices.keep_all(run.path)
     if summary.state == "RUNNING":
-        # The commands are shown here, and not again when the command ends.
+        # The next commands are shown here, and not again when the playbook ends.
         return {"run_under_way": None, "show_last": f"{name} {waiting_runs.progress(verdicts)}\n{next_steps.under_way(name)}"}
     if not summary.script:
         summary = summary.changed(**(_end_to_end(run, verdicts) if run.is_trial else _forecast(run, summary)))
@@ -63,12 +63,12 @@ def conclude(task: Task) -> dict[str, Any]:
 
 
 def _with_launch(record: LaunchRecord, verdicts: Verdicts) -> Verdicts:
-    """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
+    """The verdicts; the root cause also has its worker's environment variables, and whether the previous launch ended the same way."""
     cause = verdicts.root_cause
     if cause is None:
         return verdicts
     environments = {host.name: host.environment for host in record.hosts}
-    # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
+    # Slurm may have chosen hosts that are not in the inventory; its script has the first host's variables.
     environment = environments.get(cause.host, next(iter(environments.values()), {}))
     blamed = dataclasses.replace(cause, environment=environment, again=cause.crashed_again(record.failed_before))
     return Verdicts(blamed if verdict is cause else verdict for verdict in verdicts)
@@ -81,7 +81,7 @@ def _trouble(name: str, summary: Summary, verdicts: Verdicts) -> str:
 
 
 def _trial(run: RunFolder, summary: Summary, verdicts: Verdicts) -> str:
-    """Message for the doctor's failed trial: not a user's run, so nothing to resume."""
+    """Message on the doctor's failed trial, which is not a user's run and can't be resumed."""
     trouble = _trouble("the trial", summary, verdicts)
     again = "fix that, then run it again: ansible-playbook doctor.yml"
     return f"[FAIL] training: the trial failed\n{trouble}\n\nlogs: {project.relative(run.path)}; {again}"
@@ -99,9 +99,9 @@ def _end_to_end(run: RunFolder, verdicts: Verdicts) -> dict[str, float]:
 
 
 def conclude_stop(task: Task) -> dict[str, Any]:
-    """A run that did not have to be stopped keeps its state; a host that was away is named.
+    """Conclude a stopped run: one that had already ended keeps its state; a host that was away is named.
 
-    Runs once, on the control node, with what each host's tasks returned, by rank.
+    Called once, on the control node, with the results of each host's tasks, by rank.
     """
     name, asked = task.arguments["run"], task.arguments["stopped"]
     stopped = sum(bool(one.get("changed")) for one in asked)
@@ -137,7 +137,7 @@ def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any
 
 
 def _away(run: RunFolder, hosts: list[str]) -> str:
-    """Consequences of hosts that could not be reached, and the fix."""
+    """Text on the consequences of hosts that could not be reached, and the fix."""
     one = len(hosts) == 1
     whose, them, wait = "its" if one else "their", "it" if one else "them", run.rejoin_wait
     alone = (

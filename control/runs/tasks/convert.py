@@ -13,7 +13,7 @@ COMMAND = "playbooks/dataset"
 
 
 def convert(task: Task) -> dict[str, Any]:
-    """Check the options, convert, show. Writes a folder of TFRecords, or finds it there."""
+    """Check the options, convert, and show the result: a folder of TFRecords, which may exist already."""
     options = command_line.operator_options(COMMAND, task.task_vars)
     for name, example in (("source", "cifar10"), ("path", "cifar-10-python.tar.gz")):
         if name not in options:

@@ -1,4 +1,4 @@
-"""Delete runs: none while it is under way, or a host that holds a part of it is unreachable; at last its folder on the control node."""
+"""Delete runs, except one that is under way or has files on an unreachable host; its folder on the control node is deleted last."""
 
 import fnmatch
 import re
@@ -23,10 +23,10 @@ def names_several(asked: str) -> bool:
 
 
 def _matching(asked: str) -> list[str]:
-    """Names of the runs here that a list such as `old,test-*` names, in order.
+    """Names of the runs here that match a list such as `old,test-*`, in order.
 
     Raises:
-        LockstepError: a part names none, or could leave the folder.
+        LockstepError: a part of the list matches no run, or could leave the folder.
     """
     there, found = project.runs(), dict[str, None]()
     for part in filter(None, (one.strip() for one in asked.split(","))):
@@ -40,10 +40,10 @@ def _matching(asked: str) -> list[str]:
 
 
 def delete(asked: str, confirmed: bool) -> dict[str, Any]:
-    """Delete each of several runs with a command of its own; only list them, unless this is `confirmed`.
+    """Delete each of several runs with a separate command; without `confirmed`, only list them.
 
     Raises:
-        LockstepError: one could not be deleted, and why; the others are gone.
+        LockstepError: a run that could not be deleted, with the reason; the others are deleted.
     """
     names = _matching(asked)
     if not confirmed:
@@ -57,7 +57,7 @@ def delete(asked: str, confirmed: bool) -> dict[str, Any]:
 
 
 def judge(task: Task) -> dict[str, Any]:
-    """Runs once, on the control node, with every host's state (`seen`), and `squeue`'s answer for a Slurm run (`queued`)."""
+    """Judge a deletion once, on the control node, from every host's state (`seen`) and `squeue`'s answer for a Slurm run (`queued`)."""
     name, seen = task.arguments["run"], [WorkerSeen(**look) for look in task.arguments["seen"] if look]
     running = [look.host for look in seen if look.state == "running"]
     if running:
@@ -77,7 +77,7 @@ def judge(task: Task) -> dict[str, Any]:
 
 
 def forget(task: Task) -> dict[str, Any]:
-    """Remove `runs/<run>`, if it exists. The last step of deleting a run: its hosts have already forgotten it."""
+    """Remove `runs/<run>`, if it exists, as the last step of a deletion, after the hosts' files are gone."""
     name = str(task.arguments["run"])
     check_run_name(name)
     folder = project.RUNS / name

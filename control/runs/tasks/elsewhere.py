@@ -1,4 +1,4 @@
-"""A run of which this machine has no record: it was launched elsewhere, or deleted here; what its hosts hold is shown, stopped, deleted."""
+"""Show, stop and delete the hosts' parts of a run without a record here, because it was launched elsewhere or deleted here."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ COMMANDS = ("status", "stop", "playbooks/delete_run")
 
 
 def look(task: Task) -> dict[str, Any]:
-    """Judge what hosts say of their `jobs`, by host; runs once, on the control node.
+    """Judge the hosts' reports of their `jobs`, by host; called once, on the control node.
 
     Raises:
-        LockstepError: no host has the run; or it is under way and would be deleted.
+        LockstepError: no host has the run, or a deletion is requested while it is under way.
     """
     run, command = task.arguments["run"], task.arguments["command"]
     jobs = Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
@@ -39,7 +39,7 @@ def look(task: Task) -> dict[str, Any]:
 
 
 def conclude(task: Task) -> dict[str, Any]:
-    """Say what was stopped or deleted, from what each host's task returned (`done`); runs once, on the control node.
+    """Report the stopped or deleted parts, from the result of each host's task (`done`); called once, on the control node.
 
     Raises:
         LockstepError: it failed on a host, or there was nothing to delete.

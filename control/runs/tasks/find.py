@@ -31,7 +31,7 @@ def find(task: Task) -> dict[str, Any]:
         asked = str(options["run"])
         if task.arguments["command"] == "playbooks/delete_run" and deletion.names_several(asked):
             confirmed = boolean("confirm", options.get("confirm", False)) and not task.check_mode
-            # Nothing is left to do for the stages that follow, which need a host.
+            # The following stages, which need a host, have nothing to do.
             facts = {
                 "plan": Plan(run="", folder=project.RUNS, elsewhere="done").fact,
                 "cluster": [{"name": task.task_vars["groups"]["workers"][0]}],
@@ -64,21 +64,21 @@ def find(task: Task) -> dict[str, Any]:
 
 
 def _elsewhere(task: Task, run: str) -> dict[str, Any]:
-    """Facts of a run that this machine has no record of, which may be on any host."""
+    """Facts on a run without a record on this machine; it may be on any host."""
     plan = Plan(run=run, folder=project.RUNS / run, elsewhere=task.arguments["command"])
     hosts = [{"name": name} for name in task.task_vars["groups"]["workers"]]
     return {"ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": {}}}
 
 
 def _refuse_without_weights(run: Path, command: str, options: dict[str, Any]) -> None:
-    """Refuse runs without a model, and epochs without a snapshot, before a host is touched."""
+    """Refuse runs without a model and epochs without a snapshot, before any host is touched."""
     script_plan.refuse(run, f"{command}.yml")
     if command == "evaluate" and "image" not in options:
         RunFolder(run).choose_epochs(options.get("epoch", "last"))
 
 
 def _refuse_jobs(run: Path, command: str, record: LaunchRecord) -> None:
-    """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
+    """Refuse commands on Slurm's jobs, which only Slurm can stop and inspect."""
     under_way = bool(launches.uncollected_job(record)) or RunFolder(run).summary.under_way
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = record.slurm["job"]

@@ -1,4 +1,4 @@
-"""A run's launch: the hosts' run directories are judged, `config.yml` and `cluster.json` written; over once all workers run, or none."""
+"""The launch of a run: judge the hosts' run directories, write `config.yml` and `cluster.json`; it ends once all workers run, or none."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from trainer.rundir.launch_record import RECORD, Host, LaunchRecord, host_facts
 
 
 def record(task: Task) -> dict[str, Any]:
-    """Check, then write both files; write nothing if the run is under way or nothing may be touched.
+    """Check the launch and write both files; write nothing if the run is under way or with `--check`.
 
     Returns the facts `record` (content of cluster.json), `cluster` (its hosts), `record_text` (the file as written), `state_to_give` (by
     host) and `launch`.
     """
     plan, claims = task.plan, task.arguments["claims"]
     if task.check_mode:
-        # Workers that would have been ended by now are still running.
+        # With `--check`, workers that a launch would have ended are still running.
         settled = task.arguments["settled"]
         _check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
         return {"show_last": f"{plan.run}: would be launched; with --check nothing was started or written"}
@@ -60,19 +60,19 @@ def record(task: Task) -> dict[str, Any]:
 
 
 def _settings(task: Task, name: str) -> dict[str, Any]:
-    """A host's settings that its supervisor reads: its folder, and seconds without a heartbeat after which a worker counts as silent."""
+    """Settings that a host's supervisor reads: its folder, and the seconds without a heartbeat after which a worker counts as silent."""
     variables = task.task_vars["hostvars"][name]
     return {"root": str(variables["worker_root"]), "silence": worker_seconds(variables, "worker_silence")}
 
 
 def _check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
-    """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
+    """Refuse a launch that would mix with an older run of the same name, or with one that still runs on some hosts.
 
     Raises:
-        LockstepError: what was found where, and what to do.
+        LockstepError: the findings by host, and the fix.
     """
     holders = {name: claim["holder"] for name, claim in claims.items() if claim["holder"]}
-    # A queued run waits for those that run.
+    # A queued run waits for running ones.
     if lines := [_occupied(name, holder) for name, holder in holders.items() if not (plan.ticket and "run" in holder)]:
         raise LockstepError("\n".join(lines))
     run, running = plan.run, [name for name, claim in claims.items() if claim["running"]]
@@ -98,7 +98,7 @@ def _check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
 
 
 def _occupied(name: str, holder: dict[str, Any]) -> str:
-    """Who holds a worker's port, and how to free it."""
+    """Text on the process that holds a worker's port, and the way to free the port."""
     kind = "port, which its parameter server's follows," if holder["kind"] == "server_port" else holder["kind"]
     port, other = holder["number"], f"or set another worker_{kind} in the inventory"
     if "run" in holder:
@@ -109,7 +109,7 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
 
 
 def _hosts(cluster: Sequence[Host], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[Host]:
-    """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently.
+    """Hosts by rank, with facts. A resumed run keeps each host's number of threads: another number would round sums differently.
 
     A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
     """
@@ -122,9 +122,9 @@ def _hosts(cluster: Sequence[Host], workers: int, facts: dict[str, Any], before:
 
 
 def end(task: Task) -> dict[str, Any]:
-    """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended.
+    """End the launch: after `started`, say that training goes on without this command; else report workers that could not be ended.
 
-    Runs once, on the control node, after all hosts were asked to start or end their worker.
+    Called once, on the control node, after all hosts were requested to start or end their worker.
     """
     launch = task.arguments["launch"]
     if task.arguments["started"]:
@@ -152,7 +152,7 @@ def _started(launch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trouble(ended: dict[str, Any]) -> str:
-    """Why a worker may still run; empty if it does not."""
+    """Reason why a worker may still run; empty if it does not."""
     if not ended or ended.get("unreachable"):
         return "unreachable"
     return str(ended.get("msg")) if ended.get("failed") else ""

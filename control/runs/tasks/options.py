@@ -1,4 +1,4 @@
-"""Operator variables: refuse those that a command does not take, and invalid states."""
+"""Refuse operator variables that are unknown to a command, and invalid states."""
 
 from typing import Any
 
@@ -8,6 +8,6 @@ from control.common.task import Task
 
 
 def check(task: Task) -> dict[str, Any]:
-    """For commands that need nothing else from the control node."""
+    """Check the variables of a command that needs nothing else from the control node."""
     check_state(command_line.operator_options(task.arguments["command"], task.task_vars))
     return {}

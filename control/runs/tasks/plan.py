@@ -30,11 +30,11 @@ LATER: dict[str, Any] = {
     "worker_may_return": False,
     "worker_nothing_to_start": False,
 }
-"""Facts that later stages set, as they are until then."""
+"""Initial values of facts that later stages set."""
 
 
 def plan(task: Task) -> dict[str, Any]:
-    """Validate the options, resolve them, show the plan. Returns the facts `plan` and `cluster`."""
+    """Check and resolve the options, and show the plan. Returns the facts `plan` and `cluster`."""
     command = task.arguments.get("command", "train")
     options = command_line.operator_options(command, task.task_vars)
     boolean("preflight", options.get("preflight", True))
@@ -71,7 +71,7 @@ def plan(task: Task) -> dict[str, Any]:
     if plan.complete and command == "train" and not plan.script and not task.check_mode:
         task.warn([mlflow_log.log(RunFolder(plan.folder), plan.config["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not asked.evaluate)} if plan.complete else {}
-    # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
+    # A run that trains may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     show = {} if waits(plan) else {"show": plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)}
     hosts = plan.posts
     if plan.complete:
@@ -87,7 +87,7 @@ def plan(task: Task) -> dict[str, Any]:
 
 
 def _broken(task: Task, command: str) -> dict[str, Any]:
-    """Launches left half done by killed commands, which this command repairs."""
+    """Unfinished launches of killed commands, which this command repairs."""
     heals = command in ("train", "doctor") and not task.check_mode
     return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
 
@@ -99,12 +99,12 @@ def _before_start(plan: Plan) -> dict[str, str]:
 
 
 def waits(plan: Plan) -> bool:
-    """Return whether the plan is shown only after a look at the hosts, as it changes a run that may be training."""
+    """Return whether the plan is shown only after the hosts were inspected, because it changes a run that may be training."""
     return plan.command == "train" and bool(plan.changes) and not plan.complete
 
 
 def _trained_with(plan: Plan) -> Plan:
-    """The plan of a complete run, with what it was trained with, its hosts' threads included, for the stages after training."""
+    """The plan of a complete run with its recorded settings, including its hosts' threads, for the stages after training."""
     trained = LaunchRecord.read(plan.folder)
     if plan.script:
         return plan
@@ -114,14 +114,14 @@ def _trained_with(plan: Plan) -> Plan:
 
 
 SLURM = {"time": (re.compile(r"[0-9:-]{1,20}"), "1:30:00"), "partition": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,99}"), "short")}
-"""Variables that become lines of Slurm's script: their form, and an example."""
+"""Variables that become lines of Slurm's script, with their pattern and an example."""
 
 
 def _check_lines(options: dict[str, Any]) -> None:
-    """Refuse what would end a line of the script that Slurm runs.
+    """Refuse values that would end a line of Slurm's script.
 
     Raises:
-        ConfigError: one that does not look like what Slurm takes.
+        ConfigError: a value that Slurm would not accept.
     """
     for name, (form, example) in SLURM.items():
         if name in options and not form.fullmatch(str(options[name])):
@@ -129,13 +129,13 @@ def _check_lines(options: dict[str, Any]) -> None:
 
 
 def _selftest(options: dict[str, Any]) -> dict[str, Any]:
-    """The doctor's own run: a few steps of the requested training, under a unique name."""
+    """Variables of the doctor's own run: a few steps of the requested training, under a unique name."""
     boolean("selftest", options.get("selftest", True))
     return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
 
 
 def _already(plan: Plan, commands: bool) -> str:
-    """The result of a run that is already complete, with the next `commands`."""
+    """Result of a run that is already complete, with the next `commands`."""
     run, asked = RunFolder(plan.folder), plan.counts.get("epochs", 0)
     summary = run.summary
     shown = shown_result(run, summary, commands)

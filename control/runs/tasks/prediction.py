@@ -1,4 +1,4 @@
-"""Predict new examples: their division over the run's hosts, and what the hosts predicted, put together, written and shown."""
+"""Predict new examples: divide them over the run's hosts; combine, write and show the hosts' results."""
 
 import itertools
 import shutil
@@ -19,9 +19,9 @@ from trainer.rundir.launch_record import LaunchRecord
 
 
 def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[dict[str, Any]], packs: str, check: bool) -> dict[str, Any]:
-    """Check the options of a run's prediction, build the model, read the input.
+    """Check the options of a prediction, build the model, and read the input.
 
-    Returns the facts `prediction`, as planned, and `published`, the trainer of this version; with `--check` only shows.
+    Returns the facts `prediction`, the plan, and `published`, this version's trainer; with `--check`, only shows the plan.
     """
     run = Plan.of(plan).folder
     asked = PredictionRequest.of(options, run, len(hosts))
@@ -47,12 +47,12 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
 
 
 def _busy(planned: dict[str, Any]) -> int:
-    """How many hosts have rows."""
+    """Number of hosts that have rows."""
     return sum(1 for count in planned["rows"] if count)
 
 
 def write(task: Task) -> dict[str, Any]:
-    """Runs once, on the control node; only removes the examples unless every host has `done` its part."""
+    """Write the predictions once, on the control node; unless every host has `done` its part, only remove the examples."""
     planned = task.arguments["planned"]
     if any(part.get("failed") or part.get("unreachable") for part in task.arguments["done"]):
         return discard(planned)

@@ -22,7 +22,7 @@ from trainer.rundir.launch_record import training
 
 
 def publish(task: Task) -> dict[str, Any]:
-    """Publish what is not published yet. Returns the fact `published`: digest and folder of the dataset, file of the package."""
+    """Publish the missing parts. Returns the fact `published`: digest and folder of the dataset, file of the package."""
     plan, packs = task.plan, Path(task.arguments["packs"])
     code = Published.trainer(packs)
     beside = Path(code.code).parent
@@ -58,7 +58,7 @@ def _publish(data: dict[str, Any], packs: Path) -> PublishedData:
 
 
 def _copied_weights(weights: dict[str, Any], folder: Path) -> PublishedFile:
-    """A file of weights, copied to where later launches of the run find it."""
+    """Copy a file of weights to the folder in which later launches of the run find it; return the copy."""
     copy = folder / weights["name"]
     if not copy.is_file() or sha256_file(copy) != weights["sha256"]:
         with replacing(copy) as part:
@@ -67,7 +67,7 @@ def _copied_weights(weights: dict[str, Any], folder: Path) -> PublishedFile:
 
 
 def _recounted(plan: Plan, dataset: manifest.Published) -> Plan:
-    """The plan, whose class weights follow from the images that are left."""
+    """The plan, with class weights recomputed from the remaining images."""
     config = configurations.build(plan.config)
     if config.train.class_weight != configs.BALANCED:
         return plan
@@ -77,7 +77,7 @@ def _recounted(plan: Plan, dataset: manifest.Published) -> Plan:
 
 
 def without(plan: Plan, record: PublishedData) -> Plan:
-    """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
+    """The plan, adjusted to the readable images if some turned out to be unreadable; LockstepError if too few are left."""
     config, workers = configurations.build(plan.config), len(training(plan.hosts))
     sizes = schedule.counts(config, workers, record.train, record.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))

@@ -1,4 +1,4 @@
-"""Find workers of an earlier launch that wait for one that ended; refuse to change a training run."""
+"""Find workers of an earlier launch that wait for one that has ended; refuse to change a run that trains."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,13 @@ from control.runs.tasks.plan import waits
 
 
 def settle(task: Task) -> dict[str, Any]:
-    """A launch that lost a worker can't go on: workers train together or not at all.
+    """Settle an earlier launch: if it lost a worker, it can't go on, because workers train together or not at all.
 
-    Returns the fact `worker_left_alone`: names of hosts; and `worker_nothing_to_start` if nothing has to start.
+    Returns the fact `worker_left_alone`, names of hosts, and `worker_nothing_to_start` if no worker has to start.
 
-    That is so where the others train without those that are away, where they wait for a host that can't be reached, and where all is done
-    and only has to be collected. `worker_may_return` asks for another look at a worker for which supervisors wait: its host may have
-    just restarted. With `again`, that look has been taken.
+    No worker has to start if the others train without the absent ones, if they wait for a host that can't be reached, or if all work is
+    done and only has to be collected. `worker_may_return` requests a second look at a worker for which supervisors wait, because its host
+    may have just restarted; `again` marks that second look.
     """
     plan, seen = task.plan, [WorkerSeen(**one) for one in task.arguments["seen"]]
     run = RunFolder(plan.folder)
@@ -33,7 +33,7 @@ def settle(task: Task) -> dict[str, Any]:
     waits_for = [] if goes_on or not run.rejoin_wait else looks.waits_for()
     if waits_for and not task.arguments.get("again"):
         return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan.run}: the others wait for {text.listed(waits_for)}"}
-    # A host that is there, and its worker is not, will not bring it back.
+    # A reachable host without its worker will not start it again.
     waiting = bool(waits_for) and not looks.in_state("gone")
     lost, alone = ([], []) if goes_on or waiting else looks.left_alone()
     alive = looks.in_state("running")
@@ -58,13 +58,13 @@ def _has_ended(plan: Plan, looks: status.Looks, elastic: bool) -> bool:
     """Return whether all requested work was done while no command watched; a script's run counts no steps."""
     steps = plan.counts.get("total_steps", 0)
     if plan.roles and looks.seen:
-        # Only the chief of an asynchronous run counts its steps.
+        # In an asynchronous run, only the chief counts steps.
         looks = replace(looks, seen=[replace(one, steps=looks.seen[0].steps) for one in looks.seen], workers=1)
     return bool(steps) and not plan.changes and looks.has_ended(steps, elastic)
 
 
 def _only_watched(plan: Plan, shown: list[str]) -> dict[str, Any]:
-    """Result of a task if nothing has to start."""
+    """Result of the task if no worker has to start."""
     reservations.release(plan.run)
     under_way = {"run_under_way": plan.run, "before_start": None}
     return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_nothing_to_start": True}, "show": "\n".join(shown)}

@@ -1,4 +1,4 @@
-"""Do to each of several runs what a command of its own does."""
+"""Run a separate command for each of several runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from control.common.progress_line import Line
 
 
 def each(typed: str, command: str, names: Sequence[str], doing: str) -> list[str]:
-    """Run a command for each run, as the `typed` one was given hosts, with progress that says what it is `doing`; by run, why it failed."""
+    """Run a command for each run, with the inventory variables of the `typed` command and the progress text `doing`; return failures."""
     line, failed = Line(), list[str]()
     with heeding_signals() as ended:
         for number, name in enumerate(names, 1):

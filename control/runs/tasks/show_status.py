@@ -16,7 +16,7 @@ from trainer.common.safe_text import printable
 
 
 def show_status(task: Task) -> dict[str, Any]:
-    """Runs once, on the control node, with what was `looked` at on every host."""
+    """Show the status once, on the control node, from the observations of every host (`looked`)."""
     name, looked = task.arguments["run"], task.arguments["looked"]
     seen = [WorkerSeen(**look["seen"]) for look in looked.values() if "seen" in look]
     if files := task.arguments.get("logs"):
@@ -42,10 +42,10 @@ def show_status(task: Task) -> dict[str, Any]:
 
 
 def _collect(task: Task, jobs: waiting_runs.Jobs, options: dict[str, Any]) -> str:
-    """Fetch the results of runs that have ended, each as `stop.yml` does, which stops nothing then; what came of it.
+    """Fetch the results of ended runs, each with `stop.yml`, which then stops nothing; return a text on the outcome.
 
     Raises:
-        LockstepError: `collect` is not `all`, or which runs could not be collected, and why.
+        LockstepError: `collect` is not `all`, or runs that could not be collected, with the reasons.
     """
     if options["collect"] != "all":
         asked = printable(str(options["collect"]), 40)

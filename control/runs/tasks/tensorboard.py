@@ -45,7 +45,7 @@ def _everything() -> list[Path]:
 
 
 def _view() -> Path:
-    """A folder that shows runs and sweeps as one tree, in which TensorBoard also finds new ones."""
+    """Folder that shows runs and sweeps as one tree, in which TensorBoard also finds later ones."""
     view = project.PRIVATE / "tensorboard"
     view.mkdir(parents=True, exist_ok=True)
     for folder in (project.RUNS, project.SWEEPS):

@@ -1,4 +1,4 @@
-"""How many workers to use, and the figures behind it, from a sweep's trials and the model fitted to them. Pure functions."""
+"""Advice on the number of workers, with its figures, from a sweep's trials and the model fitted to them. Pure functions."""
 
 import math
 import statistics
@@ -18,12 +18,12 @@ from control.sweep.scaling.fitting import ENOUGH_FOR_ODD, PARAMETERS, RESAMPLES,
 from trainer.common.errors import LockstepError
 
 CERTAIN = 0.8
-"""An answer is certain enough from this share of resamples on."""
+"""Smallest share of resamples with which an answer is certain enough."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """Known facts besides the timings; None if unknown."""
+    """Facts known besides the timings; None if unknown."""
 
     mbit_s: float | None = None
     """Measured bandwidth of the slowest link (10^6 bits per second)."""
@@ -34,7 +34,7 @@ class Extras:
     split: Mapping[int, Mapping[str, Mapping[str, float]]] | None = None
     """Number of workers -> host -> phase of a step -> milliseconds."""
     one_machine: bool = False
-    """True if the hosts are workers on one machine: no wire is between them, and no host is slow by itself."""
+    """True if the hosts are workers on one machine: they have no network between them, and none is slower than the others."""
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,30 @@ class Gain:
 
     workers: int
     share: float
-    """More images/s, as a share of the rate without it; negative: it slows down."""
+    """Additional images/s, as a share of the rate without this worker; negative: the worker slows training down."""
     low: float
     high: float
-    """The 95% interval."""
+    """Ends of the 95% interval."""
     measured: bool
-    """True if this number of workers was measured, false if derived from the model."""
+    """True if this number of workers was measured, False if the gain is derived from the model."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How many workers to use, and why."""
+    """Advised number of workers, and the reasons."""
 
     workers: int
     fewest: int
     most: int
-    """The smallest and the largest number measured; no number beyond them is advised."""
+    """Smallest and largest measured numbers; no number beyond them is advised."""
     speedup: float
-    """images/s of `workers` relative to those of `fewest`."""
+    """Speed of `workers` relative to that of `fewest`."""
     speedup_low: float
     speedup_high: float
     share_of_resamples: dict[int, float]
     """Share of resampled measurements that give each answer, most frequent first."""
     gains: tuple[Gain, ...]
-    """From one more than `fewest` to one more than `most`."""
+    """Gains of each number of workers from one more than `fewest` to one more than `most`."""
     communication_share: float
     """Share of a step at `most` workers, 0 to 1."""
     communication_low: float
@@ -79,7 +79,7 @@ class Advice:
 
     @property
     def doubtful(self) -> bool:
-        """True if resampled measurements give other answers more often than allowed."""
+        """True if resampled measurements give other answers more often than `CERTAIN` allows."""
         return self.own_share < CERTAIN
 
 
@@ -92,10 +92,10 @@ class Study:
     """Successful trials, by workers and repeat."""
     fit: Fit | None = field(compare=False)
     refusal: str
-    """Why there is no fit; empty if there is one."""
+    """Reason why there is no fit; empty if there is one."""
     advice: Advice | None
     command: str = ""
-    """The command that measures enough for an answer, if there is none and a command can."""
+    """Command that would measure enough for an answer, if there is no answer and a command can help."""
 
     @classmethod
     def of_rows(
@@ -108,7 +108,7 @@ class Study:
         hosts: Sequence[str] = (),
         timed: bool = False,
     ) -> "Study":
-        """Fit and advice for one group, or why there is none; arguments as for `fitting.fit`."""
+        """Fit and advice for one group, or the reason why there is none; arguments as for `fitting.fit`."""
         measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
         try:
             fitted = fit(rows, work, sweep, own, quick, hosts, timed)
@@ -134,7 +134,7 @@ class Study:
         return {n: statistics.median(_values(self.of(n), "images_per_s")) for n in self.counts}
 
     def medians_in_words(self) -> str:
-        """`median images/s by workers: 1: 805, 2: 697`."""
+        """Text on the medians, as `median images/s by workers: 1: 805, 2: 697`."""
         return f"median {self.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in self._medians().items())}"
 
     def quickest(self) -> int:
@@ -143,22 +143,22 @@ class Study:
         return max(rates, key=lambda n: rates[n])
 
     def faster(self, workers: int) -> float:
-        """How many times as fast the quickest number of workers is, by medians."""
+        """Ratio of the quickest number's median images/s to that of `workers`."""
         rates = self._medians()
         return rates[self.quickest()] / rates[workers]
 
     def contradicted(self, workers: int) -> bool:
-        """Return whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
+        """Return whether medians contradict an answer from medians alone: another number is faster by more than a worker's required gain.
 
         A model separates the second worker's cost from noise; medians do not.
         """
         return self.faster(workers) >= 1 + WORTH
 
     def _contradiction(self) -> str:
-        """Why the medians contradict the model's answer; empty if they do not.
+        """Sentence on how the medians contradict the model's answer; empty if they do not.
 
-        They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few
-        numbers the model can't tell an odd one from the cost of working together.
+        They do if another number is faster by more than one worker's required gain, and a number between the two is slower than both: from
+        few numbers, the model can't distinguish an outlier from the cost of working together.
         """
         advised, rates, best_rate = self.advice, self._medians(), self.quickest()
         if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not self.contradicted(advised.workers):
@@ -177,7 +177,7 @@ class Study:
         return _best(self._medians())
 
     def to_train(self) -> int:
-        """The number of workers to train with: the answer, else that of the medians, else the quickest."""
+        """Number of workers for a training: the model's answer, else the medians' answer, else the quickest number."""
         if self.advice:
             return self.advice.workers
         by_rule = self.by_medians()
@@ -191,7 +191,7 @@ class Study:
         return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
 
     def measured(self) -> list[dict[str, Any]]:
-        """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
+        """Trials, seconds, images/s, and speedup and efficiency relative to the fewest workers (by medians), by number of workers."""
         table: list[dict[str, Any]] = []
         for n in self.counts:
             rows = self.of(n)
@@ -204,7 +204,7 @@ class Study:
         return table
 
     def modelled(self) -> list[dict[str, Any]]:
-        """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
+        """T(n) and its parts in milliseconds, the measured median, and errors in percent, by number of workers; empty without a fit."""
         table = []
         for n, fitted in ((n, self.fit) for n in self.counts if self.fit):
             step = self.work.images(n) / statistics.median(_values(self.of(n), "images_per_s"))
@@ -229,7 +229,7 @@ class Study:
         return table
 
     def start_up(self) -> list[dict[str, Any]]:
-        """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
+        """Median seconds of a trial outside training, and their share of the end-to-end time (0 to 1), by number of workers."""
         rows = []
         for n in self.counts:
             totals, training = (_values(self.of(n), f"seconds_{name}") for name in ("end_to_end", "training"))
@@ -249,7 +249,7 @@ class Study:
         ]
 
     def energy(self, extras: Extras) -> list[dict[str, Any]]:
-        """Joules per epoch of all hosts by number of workers: metered if possible, else estimated from watts; else empty.
+        """Joules per epoch of all hosts, by number of workers: metered if possible, else estimated from watts, else empty.
 
         Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
         """
@@ -284,9 +284,9 @@ class Study:
 
 
 def groups(timings: Sequence[Timing], works: Sequence[Work]) -> list[tuple[Work, list[Timing]]]:
-    """The trials to study of each scaling that has any: of the group with the most numbers of workers, then the most trials.
+    """Trials to study, for each scaling with trials: the group with the most numbers of workers, then the most trials.
 
-    On a tie, the group that saves its state most rarely counts: saving disturbs its steps least.
+    On a tie, the group that saves its state most rarely is used: saving disturbs its steps least.
 
     Raises:
         LockstepError: a successful trial without its seconds or images/s.
@@ -342,14 +342,14 @@ def _advise(fitted: Fit) -> Advice:
 
 
 def _best(rates: Mapping[int, float]) -> int:
-    """The number of workers to use, from images/s by number of workers; the larger on a tie.
+    """Best number of workers, given images/s by number of workers; the larger number on a tie.
 
-    Workers are added as long as each brings `worth` more images/s, several together on (geometric) average: the second alone may
-    only earn the network's cost. That is the number with the largest images/s divided by the product of 1 + worth(n) over all added
-    workers.
+    Workers are added as long as each raises images/s by `worth`, or several do so on (geometric) average, because the second worker may
+    gain no more than the network's cost. The best number therefore has the largest quotient of images/s and the product of 1 + worth(n)
+    over all added workers.
     """
     asked = [0.0, 0.0, *accumulate(math.log1p(worth(n)) for n in range(2, max(rates) + 1))]
-    # Rounding must not decide about a worker that brings exactly the required share.
+    # Rounding must not decide about a worker that adds exactly the required share.
     return max(rates, key=lambda n: (round(math.log(rates[n]) - asked[n], 9), n))
 
 
@@ -368,7 +368,7 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything that is known of a sweep over numbers of workers."""
+    """All findings of a sweep over numbers of workers."""
 
     studies: Sequence[Study]
     timings: Sequence[Timing]

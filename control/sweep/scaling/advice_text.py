@@ -1,4 +1,4 @@
-"""`analysis.md`: how many workers, why, and how it was computed, in words and tables. Pure functions."""
+"""Text of `analysis.md`: the advised number of workers, the reasons, and the method, with tables. Pure functions."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from trainer.network.sockets_all_reduce import ONE_HOP
 SHOWN_GAINS = 3
 COMMAND = re.compile(r"ansible-playbook \S+\.yml(?: -e \S+)*")
 VISIBLE = 1.02
-"""Medians that differ by less are as good as equal."""
+"""Smallest ratio of two medians that counts as a difference."""
 
 
 def analysis(found: Findings) -> str:
@@ -32,13 +32,13 @@ def analysis(found: Findings) -> str:
 
 
 def answers(found: Findings) -> str:
-    """The answer of every study, then the measured cost of saved states; only the latter in a sweep about that."""
+    """The answer of every study, then the measured cost of saved states; only that cost in a sweep about saved states."""
     own = [] if found.about_saved_states else [answer(one, found.extras) for one in found.studies]
     return "\n\n".join(part for part in [*own, _saved_states(found)] if part)
 
 
 def _saved_states(found: Findings) -> str:
-    """One sentence per group that differs only in checkpoint_every: how much longer training takes than with the rarest.
+    """One sentence per group that differs only in checkpoint_every: the additional training time relative to the rarest saving.
 
     Empty if no two trials differ in it alone.
     """
@@ -59,7 +59,7 @@ def _saved_states(found: Findings) -> str:
 
 
 def answer(one: Study, extras: Extras) -> str:
-    """The answer of one study: paragraphs that begin with it; or why there is none, and what the medians show."""
+    """Paragraphs that begin with the answer of one study, or with the reason why there is none and the result of the medians."""
     if one.fit is None or one.advice is None:
         refusal = COMMAND.sub(lambda command: f"`{command[0]}`", one.refusal)
         parts = [f"**No answer**: {refusal}", _from_medians(one), _about(one)]
@@ -110,13 +110,13 @@ def _speedup(advised: Advice) -> str:
 
 
 def _brings(gain: Gain) -> str:
-    """By the interval: more, less, or unclear."""
+    """Text on a gain by its interval: more, less, or unclear."""
     verb = "slows it down," if gain.high < 0 else "makes no measurable difference," if gain.low <= 0 else "brings"
     return f"{verb} {round(gain.share * 100):+d}% [{round(gain.low * 100)}, {round(gain.high * 100)}]"
 
 
 def _together(advised: Advice, further: Sequence[Gain]) -> str:
-    """Later gains relate to a number of workers that was already slower: show their product, and what it should be."""
+    """Text on the product of several gains and its required value: later gains relate to a number of workers that was already slower."""
     if not any(gain.share >= fitting.worth(gain.workers) for gain in further):
         return ""
     total = math.prod(1 + gain.share for gain in further)
@@ -206,7 +206,7 @@ def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
 
 
 def _quickest(one: Study, advised: int) -> str:
-    """End-to-end times: of the quickest number of workers, and of the advised one."""
+    """Text on the end-to-end times of the quickest and of the advised number of workers."""
     seconds = {row["workers"]: row["seconds_end_to_end"]["median"] for row in one.measured()}
     first = min(seconds, key=lambda n: seconds[n])
     other = f"; {count(advised, 'worker')} took {seconds[advised]:,.1f} s" if advised in seconds and advised != first else ""

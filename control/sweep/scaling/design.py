@@ -63,7 +63,7 @@ def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
 
 
 def pace(rows: Iterable[Timed] = (), *similar: Callable[[Any], object]) -> Pace:
-    """How long trials take, beginning with earlier measurements, which exclude the time around a trial; `similar` as for `Pace`."""
+    """Estimator of trial durations that starts from earlier measurements, which exclude the time around a trial; `similar` as in `Pace`."""
     known = Pace(*similar)
     for row in rows:
         if row.seconds_end_to_end is not None:

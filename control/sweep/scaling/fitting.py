@@ -1,4 +1,4 @@
-"""How a step's time grows with the workers: a model fitted to a sweep's trials, and its uncertainty. Pure functions.
+"""Model of a step's time by number of workers, fitted to a sweep's trials, with its uncertainty. Pure functions.
 
 Seconds of a step of n workers, each of which sends m(n) messages with s(n) bytes:
 
@@ -7,10 +7,10 @@ Seconds of a step of n workers, each of which sends m(n) messages with s(n) byte
 
 c: own work; a: per message; b: per byte, as in Hockney's model; m and s: of the all-reduce in use (`cost_model`); k: compression, for
 several workers that compress; d: a jump, 0 unless the measurements show one.
-`advice_text` tells users what they mean, how they are fitted, and the sources. Strong scaling has no constant part of own work: 1/n,
-(n - 1)/n and a constant are not separable, as any two of them make the third. A jump from 2 workers on, the fixed cost of working
-together, is not divided by n. Own work of profiled steps is an observation besides T(n), so c is also known without trials of 1 worker,
-and c and k apart from each other.
+`advice_text` explains their meaning, the fit and the sources to users. Strong scaling has no constant part of own work: 1/n, (n - 1)/n
+and a constant can't be separated, because any two of them make the third. A jump from 2 workers on is the fixed cost of working
+together and is not divided by n. Own work of profiled steps is observed in addition to T(n), so c is also known without trials of 1
+worker, and can be separated from k.
 """
 
 import functools
@@ -38,29 +38,29 @@ RESAMPLES = 1000
 FEWEST_COUNTS = 3
 """Fewest different numbers of workers: one per parameter of the model."""
 WITH_JUMP = 4
-"""Parameters with a jump."""
+"""Number of parameters of the model with a jump."""
 ENOUGH_FOR_ODD = FEWEST_COUNTS + 2
-"""Fewest numbers of workers among which an outlier can be detected: with fewer, the others fit perfectly whichever is left out."""
+"""Fewest numbers of workers among which an outlier can be detected: with fewer, the rest fits perfectly whichever is left out."""
 FEWEST_REPEATS = 2
 WIDEST = 0.30
-"""Widest 95% interval of images/s at a measured number of workers, as a share of images/s, that allows a conclusion."""
+"""Widest 95% interval that allows a conclusion, as a share of images/s at a measured number of workers."""
 WORTH, WORTH_OF_IDEAL = 0.10, 0.5
-"""`worth` is the smaller of these shares."""
+"""Shares for `worth`, which is the smaller one: absolute, and relative to the ideal gain."""
 JUMP = 0.10
-"""A jump of the step's time is part of the model if it is at least this share of a step's own work ..."""
+"""Smallest jump of a step's time that the model includes, as a share of a step's own work."""
 JUMP_CHANCE = 0.05
-"""... and noise alone would look like it with at most this probability (F test, divided by the number of jumps tried)."""
+"""Largest probability that noise alone looks like the jump (F test, divided by the number of jumps tried)."""
 MOST_REPEATS = 10
-"""A message asks for at most this many repeats at once, or for 2 more than there are if that is more."""
+"""Most repeats that a message requests at once; it may always request 2 more than exist."""
 ODD, ODD_NOISE = 0.10, 3.0
-"""A number of workers is odd if its median step is off by more than this share, and by more than this multiple of the repeats' noise."""
+"""Deviation of a median step from the curve, as a share and as a multiple of the repeats' noise; an outlier exceeds both."""
 LEAST_WORK_S = 1e-6
 """Lower limit of a step's own work, so that images/s stay finite."""
 PARAMETERS = ("compute_s", "latency_s", "s_per_byte", "jump_s", "compression_s")
 
 
 def worth(workers: int) -> float:
-    """The share of images/s that the last of N workers must bring to be worth adding; from 2 workers.
+    """Share by which the last of N workers must raise images/s to be worth adding; N is at least 2.
 
     10%, or half of the ideal 1 / (n - 1) with many workers.
     """
@@ -68,7 +68,7 @@ def worth(workers: int) -> float:
 
 
 class Refused(LockstepError):
-    """Nothing can be concluded: the value, the rule, and the sweep command that fixes it, if one can."""
+    """Error if nothing can be concluded: the value, the rule, and the sweep command that fixes it, if any."""
 
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message + command)
@@ -82,15 +82,15 @@ class Work:
     scaling: str
     """`timings.WEAK` or `timings.STRONG`."""
     batch: int
-    """Examples per step of one worker (weak), of all workers (strong)."""
+    """Examples per step, of one worker (weak) or of all workers (strong)."""
     gradient_bytes: int
     """Bytes of gradients that each worker contributes per step, as sent."""
     train_images: int = 0
-    """Examples per epoch; its last step has what remains of them. 0: unknown, all steps count as full."""
+    """Examples per epoch, of which the last step takes the rest; 0: unknown, all steps count as full."""
     transport: str = TENSORFLOW
-    """How they travel: see `reduction.transport`."""
+    """Transport of the gradients: see `reduction.transport`."""
     sums: tuple[int, ...] = ()
-    """Bytes of each all-reduce of a step; empty: one of all gradients."""
+    """Bytes of each all-reduce of a step; empty: one all-reduce of all gradients."""
     compressed: bool = False
     """True if several workers compress their gradients; one worker does not."""
     called: str = "image"
@@ -98,11 +98,11 @@ class Work:
 
     @property
     def rate(self) -> str:
-        """The unit of speed: `images/s`."""
+        """Unit of speed, as `images/s`."""
         return f"{self.called}s/s"
 
     def images(self, workers: int) -> float:
-        """Images per step with this many workers: the mean over an epoch, so that dividing by images/s gives the mean seconds of a step."""
+        """Mean images per step over an epoch, so that division by images/s gives the mean seconds of a step."""
         full = self.batch * workers if self.scaling == WEAK else self.batch
         return self.train_images / math.ceil(self.train_images / full) if self.train_images else float(full)
 
@@ -111,13 +111,13 @@ class Work:
         return step_traffic(self.transport, self.sums or (self.gradient_bytes,), workers)
 
     def terms(self, workers: int, jump_from: int | None = None) -> Vector:
-        """The factors of c, a, b, d and k in T(n)."""
+        """Factors of c, a, b, d and k in T(n)."""
         own, sent = 1.0 if self.scaling == WEAK else 1 / workers, self.sent(workers)
         jump = 0.0 if jump_from is None or workers < jump_from else own if jump_from > 2 else 1.0
         return np.array([own, sent.messages, sent.bytes, jump, float(self.compressed and workers > 1)])
 
     def own_terms(self, workers: int, jump_from: int | None = None) -> Vector:
-        """Their factors in a step's own work: a slow host's d belongs to it, that of working together does not."""
+        """Factors of c, a, b, d and k in a step's own work, which includes d of a slow host, but not d of working together."""
         return self.terms(workers, jump_from) * np.array([1.0, 0.0, 0.0, 0.0 if jump_from == 2 else 1.0, 1.0])
 
 
@@ -147,7 +147,7 @@ class Model:
         return self.work.images(workers) / self.step_s(workers)
 
     def gain(self, workers: int) -> Any:
-        """The share by which the last of N workers raises images/s; 0.06 is 6% more, negative: it slows down. From 2 workers."""
+        """Share by which the last of N workers (at least 2) raises images/s: 0.06 is 6% more, a negative share is a slowdown."""
         return self.images_per_s(workers) / self.images_per_s(workers - 1) - 1
 
     def parts_s(self, workers: int) -> Any:
@@ -172,25 +172,25 @@ class Fit(Model):
     s_per_byte: float
     """Seconds per byte (b)."""
     jump_s: float
-    """Seconds (d). From 3 workers on: own work, like `compute_s`: a slow host. From 2 on: the fixed cost of working together."""
+    """Seconds (d): from 3 workers on, a slow host's own work, like `compute_s`; from 2 on, the fixed cost of working together."""
     compression_s: float
-    """Seconds to compress (k); 0 if nothing is compressed, or if it can't be told from own work."""
+    """Seconds to compress (k); 0 without compression, or if it can't be separated from own work."""
     held_out: dict[int, float]
-    """By number of workers: error in percent of predicting its median step from the other numbers; positive: predicted too slow."""
+    """Error in percent of predicting a number's median step from the other numbers, by number of workers; positive: too slow."""
     odd: tuple[int, float] | None
-    """A number of workers far off the others' curve, and the share by which its step takes longer; None if there is none."""
+    """Number of workers far from the others' curve, and the share by which its step takes longer; None if there is none."""
     noise: float
-    """Standard deviation of the repeats' seconds within their number of workers, as a share of the seconds."""
+    """Standard deviation of the repeats' seconds for the same number of workers, as a share of the seconds."""
     counts: tuple[int, ...]
     """The measured numbers of workers, ascending."""
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
     timed: bool
-    """True if own work was timed apart from the trials, and not in profiled steps."""
+    """True if own work was timed separately from the trials, not in profiled steps."""
     resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
-        """A parameter, or the result of a method, in every resample."""
+        """Values of a parameter, or results of a method, in all resamples."""
         if quantity in PARAMETERS:
             return self.resampled.values[:, PARAMETERS.index(quantity)]
         drawn: Vector = getattr(self.resampled, quantity)(workers)
@@ -198,13 +198,13 @@ class Fit(Model):
 
     @property
     def effective_mbit_s(self) -> float | None:
-        """The bandwidth that equals the seconds per byte (10^6 bits per second); None if bytes take less than 1% of a step, or may."""
+        """Bandwidth equal to the seconds per byte, 10^6 bits per second; None if bytes take, or may take, less than 1% of a step."""
         most = self.counts[-1]
         least = self.interval("s_per_byte", most)[0] * self.work.sent(most).bytes
         return 8e-6 / self.s_per_byte if least > 0.01 * self.step_s(most) else None
 
     def interval(self, quantity: str, workers: int) -> tuple[float, float]:
-        """The 95% interval (low, high) of the resamples, as in `interval("gain", 4)`; of a parameter, whatever `workers` is.
+        """The 95% interval (low, high) of the resamples, as in `interval("gain", 4)`; for a parameter, `workers` is ignored.
 
         Percentiles of a residual bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapters 9 and 13).
         """
@@ -236,9 +236,9 @@ def fit(
         sweep: its name, for the commands in messages.
         own: seconds of a step's own work, compression included, of the slowest host, by number of workers, from profiled steps; numbers
             without a measured trial are left out.
-        quick: numbers of workers whose newest hosts are known to be no slower than the others: no slow host joins there.
-        hosts: names and addresses in the inventory: no command asks for more; empty if unknown.
-        timed: whether `own` was timed apart from the trials, and not in their profiled steps.
+        quick: numbers of workers whose newest hosts are known to be no slower than the others, so no slow host explains a jump there.
+        hosts: names and addresses in the inventory, the most that a command requests; empty if unknown.
+        timed: whether `own` was timed separately from the trials, not in their profiled steps.
 
     Raises:
         Refused: these rows allow no conclusion.
@@ -266,7 +266,7 @@ class _Data:
     steps: Measured
     own: dict[int, float]
     timed: bool = False
-    """True if own work was timed apart from the trials: then that of a held-out number of workers stays known."""
+    """True if own work was timed separately from the trials: it then stays known for a held-out number of workers."""
 
     def without(self, workers: int) -> "_Data":
         kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
@@ -274,7 +274,7 @@ class _Data:
 
     @property
     def observed(self) -> dict[int, float]:
-        """Own work as in a step that is not profiled: one worker's step is nothing else, and shows what profiling adds to it."""
+        """Own work without the cost of profiling, which one worker's trials reveal: their unprofiled step is own work only."""
         profiled = not self.timed and 1 in self.own and 1 in self.steps
         profiling = statistics.median(self.steps[1]) / self.own[1] if profiled else 1.0
         return {n: seconds * profiling for n, seconds in self.own.items()}
@@ -285,9 +285,9 @@ class _Data:
         return self.work.compressed and 1 in self.own and len(self.own) > 1
 
     def design(self, jump_from: int | None) -> Vector:
-        """One row per measurement, divided by the median of its number of workers: errors are relative; no outlier affects its own weight.
+        """Design matrix, one row per measurement, divided by its number's median: errors are relative, and no outlier sets its own weight.
 
-        Then one row for the own work of each number of workers; it weighs as much as all its repeats together.
+        Then one row for the own work of each number of workers, which weighs as much as all its repeats together.
         """
         work = replace(self.work, compressed=self.tells_compression)
         rows = [work.terms(n, jump_from) / statistics.median(seconds_of) for n, seconds_of in self.steps.items() for _ in seconds_of]
@@ -303,11 +303,11 @@ class _Data:
         return np.array([*rows, *self.weights()])
 
     def weights(self) -> Vector:
-        """Square roots, as least squares takes them, of the number of repeats that each observation of own work counts for."""
+        """Weights of the observations of own work for least squares: square roots of their numbers of repeats."""
         return np.sqrt([float(self.repeats(n)) for n in self.own])
 
     def repeats(self, workers: int) -> int:
-        """How many trials had so many workers; of a number that is held out, of the others."""
+        """Number of trials with so many workers; for a held-out number, that of another number."""
         return len(self.steps.get(workers) or next(iter(self.steps.values())))
 
     def fit(self, jump_from: int | None) -> Fit:
@@ -329,11 +329,11 @@ class _Data:
         )
 
     def solve(self, jump_from: int | None) -> Vector:
-        """The parameters of least squares."""
+        """Least-squares solution: the parameters."""
         return _least_squares(self.design(jump_from), self.targets()[None, :])[0]
 
     def held_out(self, jump_from: int | None) -> dict[int, float]:
-        """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
+        """Predictions of each number of workers from the others, if these are enough for a fit; the jump stays in place."""
         if len(self.steps) <= _parameters(jump_from):
             return {}
         return {n: (self._predicted(n, jump_from) / statistics.median(seconds_of) - 1) * 100 for n, seconds_of in self.steps.items()}
@@ -343,9 +343,9 @@ class _Data:
         return float(Model(self.work, jump_from, self.without(left_out).solve(jump_from)).step_s(left_out))
 
     def odd(self, noise: float) -> tuple[int, float] | None:
-        """The number of workers without which the others fit a curve best, if it is far from that curve.
+        """Outlier: the number of workers without which the others fit a curve best, if it is far from that curve.
 
-        Not for one worker, without which its own work is a guess, nor for so few numbers that any leaves a perfect curve.
+        One worker is never an outlier, because without it own work is a guess. Few numbers have none, as any omission leaves a perfect fit.
         """
         if len(self.steps) < ENOUGH_FOR_ODD:
             return None
@@ -354,7 +354,7 @@ class _Data:
         return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
 
     def jump(self, quick: Collection[int]) -> int | None:
-        """The number of workers from which a jump explains the measurements better than a smooth curve, if any does.
+        """Number of workers from which a jump explains the measurements better than a smooth curve; None if there is none.
 
         Needs more numbers of workers than parameters. If neither one worker nor own work was measured, the second measured number is not
         tried: a jump there would look like the cost of bytes.
@@ -362,7 +362,7 @@ class _Data:
         if len(self.steps) <= WITH_JUMP:
             return None
         known = [n for n in list(self.steps)[1 if 1 in self.steps or self.own else 2 :] if n == 2 or n not in quick]
-        # Compression is what working together costs at all.
+        # Compression already is a fixed cost of working together.
         tried = [n for n in known if n > 2 or not self.tells_compression]
         if not tried:
             return None
@@ -380,10 +380,10 @@ class _Data:
         return float(errors @ errors)
 
     def resample(self, best: Model) -> Vector:
-        """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
+        """Parameters refitted to resampled data: the curve plus deviations of each repeat and of each number of workers.
 
-        Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians
-        may miss the curve by more than these explain; that part is drawn from a normal distribution: a bootstrap of hierarchical data
+        Residuals are logarithms of measured over fitted seconds. Within a number of workers, they are drawn with replacement. The medians'
+        distance from the curve beyond this noise is drawn from a normal distribution: a bootstrap of hierarchical data
         (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats: its deviation from the
         curve is drawn from a normal distribution, like that of the mean of the number's repeats.
         """
@@ -419,12 +419,12 @@ def _least_squares(design: Vector, targets: Vector) -> Vector:
 
 
 def _parameters(jump_from: int | None) -> int:
-    """Parameters that the steps determine; k follows from own work."""
+    """Parameters that step times determine; k follows from own work."""
     return FEWEST_COUNTS if jump_from is None else WITH_JUMP
 
 
 def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
-    """Standard deviation of the numbers of workers from the curve beyond the noise: a variance component.
+    """Standard deviation of the medians from the curve beyond the noise: a variance component.
 
     `own` are the residuals of own work, each repeated by its weight.
     """
@@ -438,7 +438,7 @@ def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int)
 
 
 def _noise(values: Sequence[Vector]) -> float:
-    """Variance of the values within their number of workers."""
+    """Variance of the values for the same number of workers."""
     return sum(float(((one - one.mean()) ** 2).sum()) for one in values) / sum(len(one) - 1 for one in values)
 
 
@@ -446,11 +446,11 @@ def again(rows: Sequence[Timing], sweep: str, repeats: int, workers: str | None 
     """The command that measures more of the same group: `ansible-playbook sweep.yml -e sweep=... -e workers=1-5 ...`.
 
     Args:
-        rows: of the group, at least one.
+        rows: rows of the group, at least one.
         sweep: its name.
         repeats: of each number of workers.
-        workers: as typed; empty for all hosts, None for those of the rows.
-        anew: under another name, with the configuration kept under this one.
+        workers: as typed; empty for all hosts, None for the numbers in the rows.
+        anew: whether to use a new name, with this sweep's configuration.
     """
     given: dict[str, Any] = {"sweep": f"{sweep}-2", "config": f"sweeps/{sweep}/config.yml"} if anew else {"sweep": sweep}
     every = sorted({row.checkpoint_every for row in rows})
@@ -472,7 +472,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def _enough(rows: Sequence[Timing], measure: Callable[..., str], hosts: int) -> None:
-    """Require enough different numbers of workers, and repeats of them; `measure` is `again` for these rows, `hosts` 0 if unknown."""
+    """Require enough numbers of workers and enough repeats; `measure` is `again` for these rows, `hosts` is 0 if unknown."""
     repeats = {n: sum(row.workers == n for row in rows) for n in sorted({row.workers for row in rows})}
     if not repeats:
         raise Refused(f"no trial succeeded; the model of a step needs {FEWEST_COUNTS} different numbers of workers. ", measure(3, ""))
@@ -516,9 +516,9 @@ def _sure(fitted: Fit, measured: Measured, measure: Callable[..., str], one_mach
 
 
 def _why(fitted: Fit, measured: Measured, width: float, measure: Callable[..., str], one_machine: bool) -> tuple[str, str]:
-    """Reason for a wide interval: repeats differ (measure more often) or no curve fits (measure again); and the command.
+    """Reason for a wide interval, with the command: repeats differ (measure more often), or no curve fits (measure again).
 
-    No command if none can help: workers on one machine fit no curve however often they are measured.
+    There is no command if none can help: workers on one machine fit no curve, however often they are measured.
     """
     apart = {n: (max(seconds_of) - min(seconds_of)) / statistics.median(seconds_of) for n, seconds_of in measured.items()}
     off = {n: abs(statistics.median(seconds_of) / fitted.step_s(n) - 1) for n, seconds_of in measured.items()}
@@ -540,7 +540,7 @@ def _why(fitted: Fit, measured: Measured, width: float, measure: Callable[..., s
 
 
 def _own_grows(fitted: Fit) -> str:
-    """Own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
+    """Sentence on own work that grows with the workers, as on a shared machine; empty if it does not, or is unknown."""
     compressing = {n: fitted.compression_s * fitted.work.terms(n)[4] for n in fitted.own}
     alike = {n: (seconds - compressing[n]) / float(fitted.work.own_terms(n)[0]) for n, seconds in fitted.own.items()}
     if not alike or alike[max(alike)] < (1 + ODD) * alike[min(alike)]:

@@ -1,4 +1,4 @@
-"""How long trials will take before one of them has ended: from the warm-up, or from an earlier run of the model."""
+"""Forecast of trial durations before any trial has ended, from the warm-up or from an earlier run of the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from trainer.common.errors import LockstepError
 from trainer.rundir.phases import ONLY_ONCE
 
 COMMAND_S = 4.0
-"""Seconds of a trial's command before its launch and after its end: plan, copies of what hosts have, collection. Those of the warm-up
-publish the dataset as well, and say nothing of a trial's.
+"""Seconds of a trial's command before its launch and after its end: plan, copies for the hosts, collection. The warm-up's own seconds
+are no measure, because it also publishes the dataset.
 """
 SHORT_S = 10.0
-"""Seconds of steps below which start-up, bursts of other work and the first call say more than the number of workers."""
+"""Least seconds of steps for a useful trial: below, start-up, bursts of other work and the first call dominate the time."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of one run, from which another's duration follows."""
+    """Speed of one run, from which another run's duration follows."""
 
     workers: int
     per_s: float
-    """Training examples of all workers per second of their steps."""
+    """Training examples of all workers per second of steps."""
     around_s: float = 0.0
     """Seconds outside epochs: start, end, collection."""
     epoch_s: float = 0.0
@@ -38,11 +38,11 @@ class Speed:
 
     @classmethod
     def of_warm_up(cls, summary: Summary, records: Sequence[Mapping[str, Any]], one_machine: bool) -> "Speed | None":
-        """Speed of a warm-up of one epoch; None if that had too few steps.
+        """Speed of a warm-up of one epoch; None if it had too few steps.
 
         Args:
-            summary: its summary.json.
-            records: of its chief's metrics.jsonl.
+            summary: the warm-up's summary.json.
+            records: records of its chief's metrics.jsonl.
             one_machine: whether its workers share a machine.
         """
         steps = [record for record in records if record["kind"] == "steps"]
@@ -62,7 +62,7 @@ class Speed:
         return cls(**record["speed"]) if "speed" in record else None
 
     def steps_s(self, workers: int, examples: int) -> tuple[float, float]:
-        """Shortest and longest time of the steps over this many examples, in seconds: with no or with perfect scaling."""
+        """Shortest and longest time of the steps over this many examples, seconds: with no and with perfect scaling."""
         alike = examples / self.per_s
         alone = alike if self.one_machine else alike * self.workers / workers
         return min(alike, alone), max(alike, alone)
@@ -73,13 +73,13 @@ class Speed:
         return self.around_s + trial.epochs * (least + self.epoch_s), self.around_s + trial.epochs * (most + self.epoch_s)
 
     def together(self, trials: Sequence[Trial], examples: int) -> str:
-        """How long trials take that run one after another: `about 1:20`, or `1:20 to 3:10` if the two differ by more than a guess would."""
+        """Text on the duration of successive trials: `about 1:20`, or `1:20 to 3:10` if the bounds differ by more than a guess's error."""
         each = [self.trial_s(trial, examples) for trial in trials]
         least, most = sum(one for one, _ in each), sum(one for _, one in each)
         return f"about {text.duration(most)}" if most < 1.25 * least else f"{text.duration(least)} to {text.duration(most)}"
 
     def too_short(self, trials: Sequence[Trial], examples: int) -> str:
-        """A warning about trials whose training is too short to say how fast it is; empty without one."""
+        """Warning about trials whose training is too short to measure its speed; empty if there are none."""
         short = {trial: trial.epochs * max(self.steps_s(trial.workers, examples)) for trial in trials}
         if not short or min(short.values()) >= SHORT_S:
             return ""
@@ -92,7 +92,7 @@ class Speed:
 
 
 def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
-    """The newest run of a plan's model on as many workers, by name, and its speed."""
+    """Name and speed of the newest run of a plan's model on the same number of workers."""
     workers, model = run_plan.counts["workers"], run_plan.config["model"]
     for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         summary = Summary.read(path.parent)
@@ -109,13 +109,13 @@ def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
 
 
 def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, Any], run_plan: Plan) -> str:
-    """How long a sweep over numbers of workers will take, for its plan.
+    """Text for a plan on the duration of a sweep over numbers of workers.
 
     Args:
         left: trials to measure, one after another.
-        rows: those of before.
+        rows: earlier trials.
         record: the sweep's summary.json.
-        run_plan: of the largest trial.
+        run_plan: plan of the largest trial.
     """
     if not left:
         return "nothing is left to measure"
@@ -132,18 +132,18 @@ def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, A
 
 
 def timing_pace(rows: Sequence[Timing]) -> Pace:
-    """How long trials take, by their number of workers; `rows`: those measured before."""
+    """Estimator of trial durations by number of workers, from the `rows` measured before."""
     return design.pace(rows, lambda trial: trial.workers)
 
 
 def warmed_up(trials: Sequence[Trial], speed: Speed | None, examples: int, called: str) -> str:
-    """Message after the warm-up: its speed, how long the trials will take, and a warning if these are too short.
+    """Message after the warm-up: its speed, the trials' duration, and a warning if they are too short.
 
     Args:
-        trials: what is left to measure.
-        speed: of the warm-up; None if it had too few steps.
-        examples: of an epoch.
-        called: what an example is.
+        trials: remaining trials.
+        speed: the warm-up's; None if it had too few steps.
+        examples: number of examples in an epoch.
+        called: noun for an example.
     """
     if speed is None:
         return "warm-up done"

@@ -22,7 +22,7 @@ PATHS: tuple[tuple[str | int, ...], ...] = (
     ("power",),
     ("watts",),
 )
-"""Where responses hold the watts: Shelly plugs of the second generation, of the first; Tasmota; plain ones."""
+"""Paths of the watts in responses: Shelly plugs of the second and first generation, Tasmota, plain numbers."""
 
 Sample = tuple[float, float]
 """Seconds since 1970 and watts."""
@@ -32,7 +32,7 @@ def watts(url: str) -> float:
     """The plug's current power.
 
     Raises:
-        LockstepError: no answer, or no watts in it.
+        LockstepError: no answer, or an answer without watts.
     """
     if not url.startswith(("http://", "https://")):
         raise LockstepError(f"meter={url}: expected an address that begins with http:// or https://")
@@ -89,7 +89,7 @@ def metering(url: str | None) -> Iterator[list[Sample]]:
 
 
 def joules(samples: Sequence[Sample], begin: float, end: float) -> float:
-    """Energy between two times, by the trapezoidal rule; the first and last samples extend to times outside them.
+    """Energy between two times in joules, by the trapezoidal rule; the first and last samples also count for times beyond them.
 
     Raises:
         LockstepError: too few samples for a figure: fewer than one in five seconds.

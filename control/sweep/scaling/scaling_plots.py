@@ -44,7 +44,7 @@ class Rate:
     """`{rate}` is the unit of speed, `{base}` the fewest workers measured."""
     label: str
     factor: Callable[[int, int, float], float]
-    """(workers, the fewest workers, their median images/s) -> what images/s are multiplied by."""
+    """(workers, the fewest workers, their median images/s) -> factor for images/s."""
 
 
 RATES = {
@@ -58,11 +58,11 @@ RATES = {
     ),
     "images_per_s": Rate("Throughput by workers: training {rate} of all of them", "throughput ({rate})", lambda *_: 1.0),
 }
-"""By the stem of the picture's file."""
+"""Plotted quantities by the stem of the picture's file name."""
 
 
 def rates(timings: Sequence[Timing], work: Work, fit: Fit | None, quantity: Rate, path: Path) -> None:
-    """Draw a quantity against workers, beside the ideal and the fit if there is one; all share one base: the fewest workers."""
+    """Draw a quantity against workers, with the ideal and the fit if there is one; the base of all is the fewest workers."""
     series = _series(timings, "images_per_s", "workers")
     fewest, most = min(row.workers for row in timings), max(row.workers for row in timings)
     base = count(fewest, "worker")
@@ -99,7 +99,7 @@ def checkpoints(timings: Sequence[Timing], path: Path) -> None:
 
 
 def _series(timings: Sequence[Timing], quantity: str, over: str) -> dict[str, Series]:
-    """Measured rows as one series per incomparable group, by their differences; the only one has an empty name."""
+    """Measured rows as one series per group of comparable trials, named by the groups' differences; a single series has an empty name."""
     measured = sorted((row for row in timings if row.measured), key=lambda row: row.trial)
     differing = [name for name in _SETTINGS if name != over and not _same(measured, name)]
     series: dict[str, Series] = {}
@@ -132,7 +132,7 @@ def _settings(row: Timing, names: Sequence[str]) -> str:
 
 
 def _finish(figure: Any, axes: Any, timings: Sequence[Timing], series: Mapping[str, Series], centre: str, note: str = "") -> None:
-    """The legend, and below the axes the meaning of dots and bars and the number of missing trials."""
+    """Add the legend and, below the axes, the meaning of dots and bars and the number of missing trials."""
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
     shown = "from the least to the largest" if centre == "median" else "± standard deviation"
@@ -171,7 +171,7 @@ def _interval_axis(axes: Any, series: Mapping[str, Series]) -> dict[int, float]:
 def _measurements(
     axes: Any, series: Mapping[str, Series], centre: str, positions: Mapping[int, float] | None = None, joined: bool = True
 ) -> None:
-    """Dots of all measurements; beside them their centres with bars, joined by a line.
+    """Draw dots of all measurements and, beside them, their centres with bars, joined by a line.
 
     The bars of a median span all values; those of a mean are one standard deviation. Without `positions`, x values are positions.
     """
@@ -206,5 +206,5 @@ def _gap(positions: Mapping[int, float]) -> float:
 
 
 def _beside(position: float, width: float, count: int) -> list[float]:
-    """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
+    """Positions of dots, in the order of repeats, to the right of their centre, so that equal measurements remain distinct."""
     return [position + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

@@ -38,11 +38,11 @@ class Results:
     """True if any file differs from before."""
 
     def shown(self, folder: str) -> str:
-        """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command."""
+        """The end of a sweep for the terminal: one row per number of workers, the answer, the paths of the files, the next command."""
         tables = [_measured(one) for one in self.found.studies]
         failed = [row.trial.label for row in self.found.timings if not row.measured]
         lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
-        # The command follows below; shown twice it would look like two.
+        # The command follows below; shown twice, it would look like two commands.
         answer = self.answer.replace("**", "").replace(f": `{self.following[1]}`", ", as below.")
         where = f"results  {folder}: timings.csv, pictures, and analysis.md, which says why"
         parts = [*tables, answer, lost, where, text.next_commands([self.following])]
@@ -57,9 +57,9 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
     """Analyse all measurements so far, write all results.
 
     Args:
-        folder: the sweep's, with timings.csv and summary.json.
+        folder: the sweep's folder, with timings.csv and summary.json.
         watts_per_node: power of a host during training, if known.
-        typed: turns commands in analysis.md and in the answer into what the user has to type, as with `-i INVENTORY`.
+        typed: completes commands in analysis.md and in the answer for the user, as with `-i INVENTORY`.
 
     Raises:
         ConfigError: nothing was measured yet.
@@ -93,7 +93,7 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
 
 
 def _following(found: Findings, sweep: str) -> tuple[str, str]:
-    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
+    """The next step: measure the trials that an answer lacks, or train with the answer; never a measurement that can't help."""
     rows = found.timings
     if found.about_saved_states:
         single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
@@ -156,8 +156,8 @@ def _samples(folder: Path, rows: Sequence[Timing]) -> Samples:
     """Profiled steps of these trials together; numbers of workers without any are left out.
 
     Args:
-        folder: the sweep's.
-        rows: of one group (same scaling, epochs, checkpoint_every): steps of different batches can't be mixed.
+        folder: the sweep's folder.
+        rows: trials of one group (same scaling, epochs, checkpoint_every): steps of different batches can't be mixed.
     """
     pooled: Samples = {}
     for row in sorted((row for row in rows if row.measured), key=lambda row: row.workers):
@@ -169,22 +169,22 @@ def _samples(folder: Path, rows: Sequence[Timing]) -> Samples:
 def _own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     """Seconds of a step's own work by number of workers, of the slowest host in these trials.
 
-    Left out if any host has no samples: it may be the slowest.
+    A number is left out if any of its hosts has no samples, because that host may be the slowest.
     """
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
     return {workers: step_profile.own_seconds(by_host) for workers, by_host in profiled.items() if hosts[workers] <= set(by_host)}
 
 
 def times(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The answers of `trainer steptime` by host, oldest first; earlier versions kept one."""
+    """Results of `trainer steptime` by host, oldest first; earlier versions kept only one."""
     return {host: one if isinstance(one, list) else [one] for host, one in record.get("timed", {}).items()}
 
 
 def _timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
-    """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before and after the trials.
+    """Seconds of a step's own work for 1 to `workers` workers, from each host's step, timed alone before and after the trials.
 
-    A machine that is slower in the end is slower for the trials as well: the mean counts. Empty if a host was not timed, or, with strong
-    scaling, not with its share of a step.
+    The mean of both times counts, because a machine that becomes slower does so during the trials. Empty if a host was not timed or, with
+    strong scaling, not with its share of a step.
     """
     names, method = host_names.label_names(record.get("hosts", []))[:workers], record.get("reduction", "")
     timed = {host: [one for one in answers if method in one["methods"]] for host, answers in times(record).items()}
@@ -196,7 +196,7 @@ def _timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int
 
 
 def _quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
-    """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is to blame."""
+    """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is the cause."""
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
     before, result = set[str](), set[int]()
     for workers in sorted(hosts):

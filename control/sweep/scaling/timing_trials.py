@@ -1,4 +1,4 @@
-"""Trials that measure how long a training takes: one at a time, since two at once would measure each other."""
+"""Trials that measure the duration of a training, one at a time: simultaneous trials would slow each other."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from trainer.common.files import read_json, write_json
 from trainer.rundir.launch_record import LaunchRecord
 
 ALONE = "recovery.max_restarts=0,recovery.elastic=false,train.patience=null"
-"""A training that starts twice, or ends early, is no measurement."""
+"""Settings for a valid measurement: the training must neither start twice nor end early."""
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
 
@@ -34,7 +34,7 @@ class TimingBench(Bench):
     meter: str | None = None
     """Address of a metering plug for all hosts."""
     remeasure: bool = False
-    """True if the warm-up measures again how gradients are sent."""
+    """True if the warm-up measures the reduction again."""
 
     attempts: ClassVar[int] = 2
 
@@ -46,13 +46,13 @@ class TimingBench(Bench):
 
     @property
     def slots(self) -> list[list[str]]:
-        """One, with all hosts: a trial takes the first of them."""
+        """A single slot with all hosts; a trial uses the first of them."""
         return [host_names.label_names(self.record["hosts"])]
 
     def prepare(self, line: Line) -> None:
         """Run a short, unrecorded trial.
 
-        It fills every host's caches, decides for all trials how gradients are sent, and shows how long they will take.
+        It fills every host's caches, chooses the reduction for all trials, and shows the trials' expected duration.
         """
         trials = [planned.trial for planned in self.trials]
         workers = max(trial.workers for trial in trials)
@@ -76,9 +76,9 @@ class TimingBench(Bench):
         return str(self.folder / "config.yml")
 
     def _keep(self, summary: Summary, speed: Speed | None) -> None:
-        """Keep what the warm-up showed in the sweep's summary.json.
+        """Keep the warm-up's findings in the sweep's summary.json.
 
-        One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both.
+        A sweep has a single reduction: otherwise `auto` may choose by the number of workers, and no model of a step fits both methods.
         """
         record = dict(read_json(self.folder / SUMMARY))
         if "reduction" not in record:
@@ -120,14 +120,14 @@ class TimingBench(Bench):
         timings.put(self.folder / timings.FILE, row)
 
     def pace(self) -> Pace:
-        """How long trials take, by their number of workers."""
+        """Estimator of trial durations, by number of workers."""
         pace = forecast.timing_pace(timings.read(self.folder / timings.FILE))
         if speed := Speed.recorded(read_json(self.folder / SUMMARY)):
             pace.guess(lambda trial: sum(speed.trial_s(trial, self.record["train_images"])) / 2)
         return pace
 
     def outcome(self, row: Timing) -> str:
-        """Times and speed."""
+        """Text on a trial's times and speed."""
         if not row.measured:
             return "FAILED twice"
         speed = f"{row.images_per_s:,.0f} {self.record['called']}s/s"

@@ -1,4 +1,4 @@
-"""A sweep's trials: each a complete launch in a process of its own, recorded, removed from the hosts."""
+"""A sweep's trials: each is a complete launch in a separate process, is recorded, and is removed from the hosts."""
 
 import shutil
 import time
@@ -18,7 +18,7 @@ from control.runs.results.summary import Summary
 from trainer.common.files import read_json, write_json
 
 MARKS = "under_way"
-"""Folder with one file per trial that may have left something on the hosts."""
+"""Folder with one file per trial that may have left files or processes on the hosts."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +26,26 @@ class PlannedTrial:
     """A trial that is left to run."""
 
     trial: Any
-    """The trial as its row has it."""
+    """The trial in the form of its row."""
     run: str
-    """Name of its run."""
+    """Name of the trial's run."""
     label: str
     """The trial in messages."""
 
 
 @dataclass
 class Bench:
-    """Runs the trials of a sweep; each kind of sweep says what a trial is."""
+    """Runs the trials of a sweep; subclasses define a trial."""
 
     record: dict[str, Any]
     """The sweep's summary.json, with `folder`."""
     variables: dict[str, Any]
-    """Other variables given with `-e`: the inventory's."""
+    """Variables of the inventory that were given with `-e`."""
     ended: Callable[[], bool]
     """True once the command has been ended."""
 
     attempts: ClassVar[int] = 1
-    """How often a trial that fails is tried by one command."""
+    """Number of attempts of one command at a trial that fails."""
 
     @property
     def folder(self) -> Path:
@@ -59,19 +59,19 @@ class Bench:
 
     @property
     def slots(self) -> list[list[str]]:
-        """Names of the hosts of each trial that may run beside others; no host is in two."""
+        """Disjoint groups of hosts, by name, on which trials may run side by side."""
         raise NotImplementedError
 
     def prepare(self, line: Line) -> None:
-        """Do what must come before the first trial, and show it.
+        """Prepare the first trial, and show the progress.
 
         Raises:
-            LockstepError: it failed, as all trials would.
+            LockstepError: the preparation failed, as all trials would.
         """
         raise NotImplementedError
 
     def measure(self, planned: PlannedTrial, hosts: Sequence[str], ended: Callable[[], bool]) -> Row:
-        """Run a trial on these hosts; returns its row, also if it failed."""
+        """Run a trial on these hosts; return its row, even if it failed."""
         raise NotImplementedError
 
     def put(self, row: Any) -> None:
@@ -79,15 +79,15 @@ class Bench:
         raise NotImplementedError
 
     def pace(self) -> Pace:
-        """How long trials take, from those that were measured before."""
+        """Estimator of trial durations, from earlier trials."""
         raise NotImplementedError
 
     def outcome(self, row: Any) -> str:
-        """Outcome of a trial, in messages."""
+        """Text on the outcome of a trial, for messages."""
         raise NotImplementedError
 
     def clear_leftover(self) -> None:
-        """Remove what earlier commands left running or could not remove."""
+        """Remove trials that earlier commands left running or could not remove."""
         for mark in sorted((self.folder / MARKS).glob("*.json")):
             self._remove(mark.stem, **read_json(mark))
 
@@ -111,16 +111,16 @@ class Bench:
 
         Args:
             run: name of the trial's run.
-            hosts: names of those that train, by rank.
+            hosts: names of the hosts that train, by rank.
             options: further operator variables of the trial.
-            ended: whether to give up.
-            meanwhile: called with the elapsed seconds a few times a second.
+            ended: returns whether to give up.
+            meanwhile: called a few times per second with the elapsed seconds.
 
         Returns:
-            Its summary; its state is FAILED whenever the child failed.
+            The trial's summary, with the state FAILED whenever the child failed.
         """
         local, begun = self.local(run), time.monotonic()
-        # Results of a failed try would make this one a continuation.
+        # Results of a failed attempt would make this one a continuation.
         shutil.rmtree(local, ignore_errors=True)
         self._log(run).unlink(missing_ok=True)
         workers = ",".join(hosts)

@@ -1,4 +1,4 @@
-"""Plan of a sweep over settings: its trials, their hosts, what may not change when the sweep is continued, its duration."""
+"""Plan of a sweep over settings: its trials, their hosts, the conditions for continuing the sweep, its duration."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from trainer.config.schema import Config
 from trainer.data.spec import noun
 
 OF_TRAINING = ("config", "model", "weights", "callbacks", "dataset", "epochs", "set", "allow_bad_images")
-"""Operator variables of sweep.yml that say what a trial trains."""
+"""Operator variables of sweep.yml that define a trial's training."""
 KEPT = ("vary", "trials", "workers", *OF_TRAINING)
-"""Operator variables that the same sweep keeps unless they are given again."""
+"""Operator variables that a continued sweep keeps unless they are given again."""
 OPTIONS = ("sweep", *KEPT, "seed", "measure", "preflight")
 """Operator variables of a sweep over settings."""
 MOST_SHOWN = 20
@@ -38,10 +38,10 @@ class Wanted:
 
     space: Space
     drawn: int | None
-    """How many combinations to draw at random; None for all."""
+    """Number of combinations to draw at random; None for all."""
     set_for_all: Settings
     groups: list[list[str]]
-    """Names of the hosts of each trial that may run beside others."""
+    """Groups of hosts, by name, on which trials run side by side."""
     idle: list[str]
     """Hosts that belong to no group."""
     trains: str
@@ -49,10 +49,10 @@ class Wanted:
 
     @classmethod
     def of(cls, options: dict[str, Any], hosts: Sequence[str]) -> "Wanted":
-        """Request of `sweep.yml -e vary=...`.
+        """Parse the request of `sweep.yml -e vary=...`.
 
         Raises:
-            ConfigError: a variable or value that can't be.
+            ConfigError: an invalid variable or value.
         """
         _check_options(options)
         space = trial_settings.parse(str(options["vary"]))
@@ -62,7 +62,7 @@ class Wanted:
 
     @property
     def workers(self) -> int:
-        """Hosts of a trial."""
+        """Number of hosts of a trial."""
         return len(self.groups[0])
 
     @property
@@ -71,15 +71,15 @@ class Wanted:
         return list(trial_settings.short_keys(list(self.space)).values())
 
     def trials(self, sweep: str, base: dict[str, Any], combinations: Sequence[Settings]) -> dict[str, Config]:
-        """Each trial's configuration, by the name of its run.
+        """Configurations of the trials, by the name of their run.
 
         Args:
-            sweep: its name.
+            sweep: the sweep's name.
             base: the plain configuration of the first trial.
-            combinations: of values of the varied keys.
+            combinations: combinations of values of the varied keys.
 
         Raises:
-            ConfigError: a value that its key can't have, two trials with the same values, or a time limit.
+            ConfigError: an invalid value of a key, two trials with the same values, or a time limit.
         """
         planned: dict[str, Config] = {}
         for combination in combinations:
@@ -127,10 +127,10 @@ class Wanted:
         Args:
             record: the sweep's summary.json.
             trials: configurations by the name of their run.
-            rows: of trials.csv.
-            run_plan: of the first trial.
-            folder: the sweep's, as typed.
-            time: how long it will take.
+            rows: rows of trials.csv.
+            run_plan: plan of the first trial.
+            folder: the sweep's folder, as typed.
+            time: text on the expected duration.
             most: trials to list; None for all.
         """
         counts, dataset = run_plan.counts, run_plan.dataset
@@ -164,25 +164,25 @@ class Wanted:
         return text.table(["trial", *self.names, "state"], cells) + more
 
     def _hosts(self) -> str:
-        """Hosts of each training, and hosts without work, in words."""
+        """Text on the hosts of each training, and on hosts without work."""
         at_once = f"{len(self.groups)} trials at once: " if len(self.groups) > 1 else ""
         unused = f"; not used: {' '.join(self.idle)}" if self.idle else ""
         return f"{self.workers} per trial, {at_once}{' | '.join(' '.join(group) for group in self.groups)}{unused}"
 
 
 def continued(options: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """The operator variables of a sweep that exists: those of before, unless given now.
+    """Operator variables of an existing sweep: the earlier ones, unless given now.
 
     Args:
-        options: typed now.
-        asked: those of before; empty for a new sweep.
+        options: variables typed now.
+        asked: earlier variables; empty for a new sweep.
     """
     before = {name: value for name, value in asked.items() if name != "trials" or "vary" not in options}
     return before | options
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse operator variables that a sweep over settings does not take.
+    """Refuse operator variables that are invalid for a sweep over settings.
 
     Raises:
         ConfigError: the first such variable.
@@ -194,7 +194,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def refuse_without_vary(options: dict[str, Any]) -> None:
-    """Refuse operator variables that make no difference to how long a training takes."""
+    """Refuse operator variables that do not affect the duration of a training."""
     for name in ("trials", "weights"):
         if name in options:
             raise ConfigError(
@@ -204,10 +204,10 @@ def refuse_without_vary(options: dict[str, Any]) -> None:
 
 
 def _given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
-    """The keys that are set for all trials.
+    """Keys that are set for all trials.
 
     Raises:
-        ConfigError: one of them is varied, too.
+        ConfigError: one of the keys is also varied.
     """
     set_for_all = Settings(configurations.parse_set(str(options.get("set", ""))))
     if "epochs" in options:
@@ -219,7 +219,7 @@ def _given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
 
 
 def first(options: dict[str, Any], combination: Settings) -> dict[str, Any]:
-    """Operator variables of train.yml with which it would train the first trial."""
+    """Operator variables with which train.yml would train the first trial."""
     values = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in combination.items()]
     typed = {name: options[name] for name in OF_TRAINING if name in options}
     return {**typed, "set": ",".join(filter(None, [str(options.get("set", "")), *values]))}
@@ -230,15 +230,15 @@ def _resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Co
 
     Args:
         base: the plain configuration of all trials.
-        given: the keys that were set for all trials.
+        given: the keys that are set for all trials.
         combination: the trial's settings.
 
     Raises:
-        ConfigError: an unknown key, or a value that it can't have.
+        ConfigError: an unknown key, or an invalid value.
     """
     raw = configurations.override(base, combination)
     if "model.name" in combination:
-        # The options written out in `base` are another model's.
+        # The options written out in `base` belong to another model.
         own = {key: value for key, value in (given | combination).items() if key.startswith("model.")}
         raw["model"] = configurations.override({}, own)["model"]
     config = with_model_defaults(configurations.build(raw))
@@ -255,10 +255,10 @@ def _values(values: tuple[Any, ...] | Range) -> str:
 
 
 def _groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """Hosts that train together, each host in one group, and hosts without one.
+    """Disjoint groups of hosts that train together, and hosts without a group.
 
     Raises:
-        ConfigError: `workers` is not a number, or above the number of hosts.
+        ConfigError: `workers` is not a number, or is above the number of hosts.
     """
     size = integer("workers", options.get("workers", len(names)))
     if size > len(names):
@@ -271,13 +271,13 @@ def _groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[st
 
 
 def before(folder: Path) -> tuple[list[Result], dict[str, Any]]:
-    """The rows and the summary.json of a sweep; both empty for a new one."""
+    """The rows and the summary.json of a sweep; both are empty for a new sweep."""
     path = folder / SUMMARY
     return STORE.read(folder / FILE), dict(read_json(path)) if path.is_file() else {}
 
 
 def write_sweep(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
-    """Write the sweep's files: the first trial's configuration, against which later commands are compared, and each trial's."""
+    """Write the configurations of the first trial, with which later commands are compared, and of each trial."""
     write_text(folder / "config.yml", configurations.dump(next(iter(trials.values()))))
     for run, config in trials.items():
         write_text(folder / CONFIGS / f"{run}.yml", configurations.dump(config))
@@ -289,9 +289,9 @@ def refuse_changed(folder: Path, before: dict[str, Any], record: dict[str, Any],
 
     Args:
         folder: the sweep's.
-        before: its summary.json.
-        record: what would be written now.
-        config: of a trial now; varied keys may differ.
+        before: the existing summary.json.
+        record: the new content of summary.json.
+        config: a trial's configuration now; varied keys may differ.
     """
     old = configurations.build(configurations.load(folder / "config.yml"))
     varied = {*record["varied"], *(_model_keys(old, config) if "model.name" in record["varied"] else ())}
@@ -310,7 +310,7 @@ def refuse_other_kind(folder: Path, varies: bool) -> None:
     """Refuse to mix a sweep over settings with one over numbers of workers.
 
     Args:
-        folder: the sweep's, which may not exist.
+        folder: the sweep's folder, which may be missing.
         varies: whether settings are to be varied.
     """
     if (folder / SUMMARY).is_file() and trial_settings.are_of(folder) != varies:
@@ -318,13 +318,13 @@ def refuse_other_kind(folder: Path, varies: bool) -> None:
 
 
 def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: Plan, at_once: int) -> str:
-    """How long the trials will take: as those of before, or by the images/s of an earlier run of that model.
+    """Expected duration of the trials: from earlier trials, or from the images/s of an earlier run of the model.
 
     Args:
         left: trials to run.
-        rows: of those of before.
-        run_plan: of the first trial.
-        at_once: how many run side by side.
+        rows: rows of earlier trials.
+        run_plan: plan of the first trial.
+        at_once: number of trials that run side by side.
     """
     if not left:
         return "nothing is left to do"

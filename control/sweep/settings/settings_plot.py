@@ -1,4 +1,4 @@
-"""Parallel coordinates: one line per trial over an axis for each key and one for the metric that decides."""
+"""Plot in parallel coordinates: one line per trial over an axis for each key and one for the deciding metric."""
 
 import math
 import textwrap
@@ -16,16 +16,16 @@ from control.sweep.settings.trial_settings import SUCCEEDED, Result, Settings
 from trainer.rundir.best_epoch import Monitor
 
 LOGARITHMIC = 30.0
-"""Ratio of the largest to the smallest value from which on a scale is logarithmic."""
+"""Smallest ratio of the largest to the smallest value with which a scale is logarithmic."""
 NAMED = 8
-"""Values up to which each has its own mark; above, a scale has `MARKS`."""
+"""Most values of which each has its own mark; with more, a scale has `MARKS`."""
 MARKS = 5
 LETTERS = 14
 """Letters of a note per inch."""
 APART = 0.05
-"""Heights between labels that can be read."""
+"""Least distance between readable labels, as a height."""
 AXIS_IN = 1.5
-"""Width of an axis with its labels."""
+"""Width of an axis with its labels, inches."""
 BEST = {"color": "#a33a00", "linewidth": 2.4, "zorder": 5}
 SHADES = mpl.colormaps["Blues"]
 LIGHTEST = 0.3
@@ -46,10 +46,10 @@ def parallel(rows: Sequence[Result], keys: Sequence[str], metric: Monitor, path:
     """Draw the trials that succeeded.
 
     Args:
-        rows: of trials.csv, the best first.
-        keys: whose values they differ in, in the order of the axes.
-        metric: decides; its better end is at the top.
-        path: of the PNG file.
+        rows: rows of trials.csv, the best first.
+        keys: the varied keys, in the order of the axes.
+        metric: the deciding metric; its better end is at the top.
+        path: path of the PNG file.
     """
     shown = [row for row in rows if row.state == SUCCEEDED and row.metric == metric.metric and row.value is not None]
     names = trial_settings.short_keys(keys)
@@ -77,7 +77,7 @@ def parallel(rows: Sequence[Result], keys: Sequence[str], metric: Monitor, path:
 
 
 def _axis(title: str, values: Sequence[Any]) -> Axis:
-    """The scale of a key: numbers where all values are some, else one height for each value."""
+    """The scale of a key: numeric if all values are numbers, else one height for each value."""
     distinct = {Settings({"": value}).json: value for value in values}
     if len(distinct) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values()):
         return _numbers(title, list(distinct.values()))
@@ -102,7 +102,7 @@ def _numbers(title: str, values: Sequence[float], upwards: bool = True) -> Axis:
 
 
 def _plain(words: str) -> str:
-    """A text in which a dollar begins no formula."""
+    """The text with escaped dollar signs, which would begin a formula."""
     return words.replace("$", r"\$")
 
 

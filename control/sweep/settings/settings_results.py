@@ -19,9 +19,9 @@ from trainer.rundir.best_epoch import Monitor, monitor
 
 PICTURE = "settings.png"
 EDGE = 3
-"""Values of a key from which on the best may be said to lie at the end of those tried; of two, one always does."""
+"""Fewest tried values of a key for a remark that the best one is at their end: of two values, each is at an end."""
 SHOWN = 30
-"""Trials in the terminal's table."""
+"""Most trials in the terminal's table."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Results:
     """The results of a sweep over settings."""
 
     rows: list[Result]
-    """The best first; those without a metric last."""
+    """Rows, the best first; rows without a metric last."""
     keys: list[str]
     metric: Monitor
     noun: str
@@ -56,11 +56,11 @@ class Results:
         ]
 
     def failures(self) -> list[str]:
-        """A line for each trial that did not succeed."""
+        """Lines on trials that did not succeed, one each."""
         return [f"{row.values.label}: {row.state}: {row.reason}" for row in self.rows if row.state != SUCCEEDED]
 
     def shown(self, folder: str) -> str:
-        """The end of the sweep for the terminal: the best trials, the answer, where the files are, the next commands."""
+        """The end of the sweep for the terminal: the best trials, the answer, the paths of the files, the next commands."""
         header, rows = self.cells()
         more = f"\n  and {len(rows) - SHOWN} more, in {folder}/analysis.md" if len(rows) > SHOWN else ""
         table = text.table(header, rows[:SHOWN]) + more
@@ -75,8 +75,8 @@ def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> R
     """Rank all trials so far, write all results.
 
     Args:
-        folder: the sweep's.
-        typed: turns commands into what the user has to type, as with `-i INVENTORY`.
+        folder: the sweep's folder.
+        typed: completes commands for the user, as with `-i INVENTORY`.
 
     Raises:
         ConfigError: no trial has succeeded yet.
@@ -97,7 +97,7 @@ def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> R
 
 
 def rank(rows: Sequence[Result], record: dict[str, Any], asked: str | None) -> Results:
-    """The trials, best first, and what follows.
+    """The trials, best first, and the conclusions.
 
     Args:
         rows: of trials.csv.
@@ -121,7 +121,7 @@ def rank(rows: Sequence[Result], record: dict[str, Any], asked: str | None) -> R
         return row.state != SUCCEEDED, row.metric != metric.metric or row.value is None, sign * (row.value or 0.0)
 
     ordered, keys = sorted(rows, key=order), list(record["varied"])
-    # Of numbers drawn at random, the largest says little about larger ones.
+    # If numbers are drawn at random, the largest says little about larger ones.
     answer = " ".join([_answer(ordered), *(_edges(ordered, keys) if record["drawn"] is None else ())])
     return Results(ordered, keys, metric, record["noun"], answer, _commands(ordered, name, record["workers"]))
 
@@ -134,7 +134,7 @@ def _answer(ordered: Sequence[Result]) -> str:
 
 
 def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
-    """A sentence for each key of which the best trial has the least or the largest value that was tried."""
+    """Sentences on keys for which the best trial has the smallest or largest tried value."""
     names, sentences = trial_settings.short_keys(keys), []
     for key in keys:
         tried = {row.values[key] for row in rows if row.state == SUCCEEDED and _is_number(row.values[key])}

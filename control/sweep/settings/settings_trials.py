@@ -1,4 +1,4 @@
-"""Trials of a sweep over settings: trainings side by side on disjoint hosts, judged by the metric that decides."""
+"""Trials of a sweep over settings: trainings side by side on disjoint hosts, judged by the deciding metric."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from trainer.rundir.metrics_log import WORKER_LOG
 from trainer.rundir.schemas import read_history
 
 REASON = 300
-"""Characters of a reason."""
+"""Most characters of a reason."""
 NUMBERS = {
     "epochs": "epochs_done",
     "seconds_end_to_end": "seconds_end_to_end",
@@ -38,11 +38,11 @@ NUMBERS = {
 
 @dataclass
 class SettingsBench(Bench):
-    """Trains each trial on a group of hosts of its own."""
+    """Trains each trial on a separate group of hosts."""
 
     @property
     def trials(self) -> list[PlannedTrial]:
-        """Runs that are left, in order: a trial is called by the name of its run."""
+        """Remaining runs, in order: a trial is identified by the name of its run."""
         return [PlannedTrial(run, run, self._values(run).label) for run in self.record["trials"]]
 
     @property
@@ -51,11 +51,11 @@ class SettingsBench(Bench):
         return [list(group) for group in self.record["groups"]]
 
     def prepare(self, line: Line) -> None:  # noqa: ARG002 - takes no time
-        """Remove what the look at the hosts left."""
+        """Remove the run with which the hosts were inspected."""
         shutil.rmtree(self.local(f"{self.record['name']}.{design.WARM_UP}"), ignore_errors=True)
 
     def measure(self, planned: PlannedTrial, hosts: Sequence[str], ended: Callable[[], bool]) -> Result:
-        """Train; returns the row for trials.csv."""
+        """Train; return the row for trials.csv."""
         run, path = planned.run, self._config(planned.run)
         summary = self.launch(run, hosts, {"config": str(path)}, ended)
         asked = configurations.load(path)["train"]["monitor"]
@@ -74,11 +74,11 @@ class SettingsBench(Bench):
         STORE.put(self.folder / FILE, row)
 
     def pace(self) -> Pace:
-        """How long trials take, all alike."""
+        """Estimator of trial durations, equal for all trials."""
         return design.pace(STORE.read(self.folder / FILE))
 
     def outcome(self, row: Result) -> str:
-        """The metric in the best epoch, time, speed; or why there is none."""
+        """Text on the best epoch's metric, time and speed, or on the failure."""
         if row.state != SUCCEEDED:
             return f"{row.state}: {row.reason}"
         speed = f", {row.images_per_s:,.0f} {self.record['noun']}/s" if row.images_per_s is not None else ""
@@ -91,13 +91,13 @@ def _row(
     """The row of a trial.
 
     Args:
-        run: its name.
-        values: its settings.
-        summary: its end, with the state that its command gave it.
-        folder: its run directory.
+        run: the run's name.
+        values: the trial's settings.
+        summary: the run's end, with the state that the trial's command gave it.
+        folder: the run directory.
         asked: `train.monitor`.
-        hosts: that trained.
-        last: the end of its command's output.
+        hosts: names of the hosts that trained.
+        last: the end of the command's output.
     """
     failure = summary.failure
     diverged = failure is not None and failure.exit_code == errors.DIVERGED
@@ -116,7 +116,7 @@ def _row(
 
 
 def _best(folder: Path, asked: str | None) -> dict[str, Any]:
-    """The metric that decides, its value in the best epoch, and that epoch; empty before the first, or if the file is invalid."""
+    """The deciding metric, its value in the best epoch, and that epoch; empty before the first epoch, or if the file is invalid."""
     try:
         rows = read_history(folder / "history.csv")
     except LockstepError:
@@ -129,7 +129,7 @@ def _best(folder: Path, asked: str | None) -> dict[str, Any]:
 
 
 def _reason(failure: Verdict | None, folder: Path) -> str:
-    """The host to blame, and what its worker said last or how it ended; empty if no worker failed."""
+    """The failed host, with its worker's last message or its end; empty if no worker failed."""
     if failure is None:
         return ""
     code, log = failure.exit_code, part_of(folder, failure.host) / WORKER_LOG

@@ -1,6 +1,6 @@
-"""The settings that a sweep tries: all combinations of the values of configuration keys, or some of them at random. Pure functions.
+"""Settings of a sweep's trials: all combinations of values of configuration keys, or random ones. Pure functions.
 
-Random search over ranges is that of Bergstra, Bengio, Random Search for Hyper-Parameter Optimization, JMLR 13, 2012.
+Random search over ranges follows Bergstra, Bengio, Random Search for Hyper-Parameter Optimization, JMLR 13, 2012.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ KINDS = {
 DIGITS = 4
 """Significant digits of a drawn number."""
 DRAWS = 1000
-"""Draws per trial before a range counts as too narrow."""
+"""Most draws per trial before a range counts as too narrow."""
 SLUG, DIGEST = 22, 8
-"""Characters of a run's name that show its values, and that tell it from the others."""
+"""Characters of a run's name for its values, and for the digest that distinguishes it from others."""
 FIXED = {
     "data.source": "trials on other data can't be compared. Fix: leave it out, and make a sweep of its own: -e dataset=",
     "data.path": "trials on other data can't be compared. Fix: leave it out, and make a sweep of its own: -e dataset=",
@@ -51,7 +51,7 @@ FIXED = {
     "train.monitor": "it says which trial is best. Fix: set it for all, as in -e set=train.monitor=val_loss",
     "train.time_limit": "a training that it ends counts as failed. Fix: limit trials by -e epochs=N or -e set=train.steps=N",
 }
-"""Keys that no sweep may vary, and why."""
+"""Keys that no sweep may vary, with the reason."""
 SECTIONS = {field.name for field in dataclasses.fields(Config)} - {"seed"}
 
 
@@ -60,23 +60,23 @@ class Settings(dict[str, Any]):
 
     @classmethod
     def of(cls, config: Config, keys: Iterable[str]) -> "Settings":
-        """The values of some keys as the configuration has them: `1e-1` is 0.1."""
+        """Values of some keys, in the form of the configuration: `1e-1` is 0.1."""
         plain = configurations.to_dict(config)
         return cls({key: configurations.value_at(plain, key) for key in keys})
 
     @property
     def json(self) -> str:
-        """One line, the same for equal settings."""
+        """Settings as one line of JSON, identical for equal settings."""
         return json.dumps(self, sort_keys=True, ensure_ascii=False)
 
     @property
     def label(self) -> str:
-        """The settings in messages: `learning_rate=0.1 batch_size=32`."""
+        """Text of the settings for messages, as `learning_rate=0.1 batch_size=32`."""
         names = short_keys(list(self))
         return " ".join(f"{names[key]}={value_text(value)}" for key, value in self.items())
 
     def run_name(self, sweep: str) -> str:
-        """Name of a trial's run: its values, as far as they are letters and digits, and a digest of its settings."""
+        """Name of a trial's run: the letters and digits of its values, and a digest of its settings."""
         words = (re.sub(r"[^a-z0-9.]+", "_", value_text(self[key]).lower()).strip("._") for key in sorted(self))
         slug = "-".join(word for word in words if word)[:SLUG].strip("-._")
         digest = hashlib.sha256(self.json.encode()).hexdigest()[:DIGEST]
@@ -92,7 +92,7 @@ class Range:
     most: float
 
     def draw(self, generator: random.Random) -> float:
-        """A number, with few enough digits to be read."""
+        """Draw a number, rounded to `DIGITS`."""
         if self.kind == "int":
             return generator.randint(int(self.least), int(self.most))
         if self.kind == "log":
@@ -102,7 +102,7 @@ class Range:
         return min(max(float(f"{value:.{DIGITS}g}"), self.least), self.most)
 
     def __str__(self) -> str:
-        """As typed."""
+        """The range as typed."""
         return f"{self.kind}({self.least:g},{self.most:g})"
 
 
@@ -112,17 +112,17 @@ Space = dict[str, tuple[Any, ...] | Range]
 
 @dataclass(frozen=True)
 class Result:
-    """One row of trials.csv; a trial that failed has no numbers, one that diverged those of the epochs before."""
+    """One row of trials.csv; a failed trial has no numbers, a diverged trial has those of earlier epochs."""
 
     run: str
     state: str
     metric: str
-    """Column of history.csv that decides, such as `val_accuracy`."""
+    """Deciding column of history.csv, such as `val_accuracy`."""
     value: float | None
-    """Its value in the best epoch."""
+    """The metric's value in the best epoch."""
     epoch: int | None
     epochs: int | None
-    """Finished epochs."""
+    """Number of finished epochs."""
     seconds_end_to_end: float | None
     seconds_training: float | None
     images_per_s: float | None
@@ -130,21 +130,21 @@ class Result:
     settings: str
     """Keys and values as JSON."""
     reason: str
-    """Why it has no result; empty if it has one."""
+    """Reason for a missing result; empty if there is a result."""
 
     @property
     def trial(self) -> str:
-        """The trial of this row: its run's name contains a digest of its settings."""
+        """Identifier of the trial: the name of its run, which contains a digest of its settings."""
         return self.run
 
     @property
     def measured(self) -> bool:
-        """True if the trial is done: the same settings diverge again."""
+        """True if the trial need not be repeated; a diverged one counts, because the same settings would diverge again."""
         return self.state in (SUCCEEDED, DIVERGED)
 
     @property
     def metric_words(self) -> str:
-        """`validation accuracy 0.8123 in epoch 3`."""
+        """Text on the metric, as `validation accuracy 0.8123 in epoch 3`."""
         return f"{Monitor(self.metric, True).label} {self.value:.4f} in epoch {self.epoch}" if self.value is not None else "no metric"
 
     @property
@@ -157,7 +157,7 @@ STORE = store.Store(Result)
 
 
 def are_of(folder: Path) -> bool:
-    """Return whether a sweep's folder is that of a sweep over settings."""
+    """Return whether a folder belongs to a sweep over settings."""
     return (folder / CONFIGS).is_dir()
 
 
@@ -165,7 +165,7 @@ def parse(given: str) -> Space:
     """Parse the possible values of each key from `a.b=1,2;c=log(0.001,1)`; values are YAML.
 
     Raises:
-        ConfigError: a part is not `KEY=VALUE,VALUE`, a key appears twice or can't be varied, or a value is none.
+        ConfigError: a part is not `KEY=VALUE,VALUE`, a key appears twice or can't be varied, or a value is invalid.
     """
     space: Space = {}
     for part in _split(given, ";"):
@@ -184,7 +184,7 @@ def parse(given: str) -> Space:
 
 
 def _split(given: str, separator: str) -> list[str]:
-    """Parts of a text, at separators outside brackets and of quoted values."""
+    """Split a text at separators outside brackets and quoted values."""
     parts, depth, quote, before = [""], 0, "", ""
     for letter in given:
         if quote:
@@ -230,12 +230,12 @@ def _value(key: str, given: str) -> Any:
 
 
 def combinations(space: Space, trials: int | None, seed: int) -> list[Settings]:
-    """The settings of all trials: every combination in order, or as many as `trials` at random.
+    """Settings of all trials: every combination in order, or `trials` random ones.
 
-    A larger number of `trials` with the same seed begins with the same ones.
+    With the same seed, a larger number of `trials` begins with the same combinations.
 
     Raises:
-        ConfigError: too many combinations, or fewer than are to be drawn; or a range, without a number of trials.
+        ConfigError: too many combinations, fewer than are to be drawn, or a range without a number of trials.
     """
     ranges = [key for key, values in space.items() if isinstance(values, Range)]
     lists = [values for values in space.values() if not isinstance(values, Range)]
@@ -271,13 +271,13 @@ def _drawn(space: Space, trials: int, seed: int) -> list[Settings]:
 
 
 def value_text(value: Any) -> str:
-    """A value in tables and messages."""
+    """Text of a value for tables and messages."""
     if isinstance(value, float):
         return f"{value:g}"
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 60)
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """`optimizer.learning_rate` -> `learning_rate`, as long as that is the only one."""
+    """Short names of keys: `learning_rate` for `optimizer.learning_rate`, if it is unambiguous."""
     last = Counter(key.rpartition(".")[2] for key in keys)
     return {key: name if last[name := key.rpartition(".")[2]] == 1 else key for key in keys}

@@ -15,7 +15,7 @@ from trainer.common.files import read_json, write_json
 
 
 def conclude(task: Task) -> dict[str, Any]:
-    """Recomputes the sweep's results from its rows."""
+    """Recompute the sweep's results from its rows."""
     folder = Path(task.arguments["sweep"]["folder"])
     if trial_settings.are_of(folder):
         ranked = settings_results.conclude(folder, as_typed)
@@ -25,7 +25,7 @@ def conclude(task: Task) -> dict[str, Any]:
 
 
 def keep_steps(task: Task) -> dict[str, Any]:
-    """Add what was timed now to what was timed earlier. Writes them to the sweep's summary.json."""
+    """Append the new step times to the earlier ones in the sweep's summary.json."""
     path = Path(task.arguments["sweep"]["folder"]) / SUMMARY
     record = dict(read_json(path))
     before = times(record)

@@ -1,4 +1,4 @@
-"""Make and show the plan of `sweep.yml`: which trials, in which order, on which hosts, which are already measured."""
+"""Make and show the plan of `sweep.yml`: trials, their order and hosts, and the trials that are already measured."""
 
 import json
 import secrets
@@ -36,16 +36,16 @@ from trainer.rundir.launch_record import Host, host_facts
 FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
 """Keys that may differ between trials of one sweep: columns of timings.csv."""
 FIXED = {"train.steps": "data.limit_train", "train.steps_per_epoch": "data.limit_train", "train.time_limit": "data.limit_train"}
-"""An epoch of a sweep is the whole training set at every number of workers; these keys map to the one that shortens it fairly."""
+"""Forbidden keys with their replacements, which shorten an epoch fairly: it is the whole training set at any number of workers."""
 SEEDS = 1 << 31
 LATER = {"diagnosis": {"network": {}}, "published": {}, "sweep_times_steps": False, "sweep_distributes": False}
-"""Facts of later stages, and whether these have something to do."""
+"""Initial values of facts of later stages, including whether these have something to do."""
 PROFILE_EVERY = 20
 CONTINUES = "What was measured is kept. The same command continues the sweep."
 
 
 def plan(task: Task) -> dict[str, Any]:
-    """Validate the options, resolve them, show the plan; with `measure=false` only find the sweep.
+    """Check and resolve the options, and show the plan; with `measure=false`, only find the sweep.
 
     Returns the facts `sweep_found`, `plan`, `cluster` (the hosts of the largest trial, or of all at once) and `run_options`.
     """
@@ -124,7 +124,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str
 def _shown(
     record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: Plan, folder: str, time: str
 ) -> str:
-    """The plan of a sweep over numbers of workers as a block of lines; `time`: how long it will take."""
+    """The plan of a sweep over numbers of workers as a block of lines; `time`: text on the expected duration."""
     counts, dataset = run_plan.counts, run_plan.dataset
     measured_trials = len(trials) - len(left)
     kept = f", {measured_trials} of them measured already" if measured_trials else ""
@@ -159,7 +159,7 @@ def _list(numbers: Sequence[int]) -> str:
 def _step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
     """Return whether a host's own step, timed alone, represents its step beside other hosts.
 
-    Workers of one machine take each other's cores, and with strong scaling each number of workers has another share of a step.
+    It does not on one machine, whose workers share cores, or with strong scaling, where each number of workers has another share of a step.
     """
     return wanted.scaling == WEAK and not host_names.on_one_machine(labels)
 
@@ -188,7 +188,7 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[st
     time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
     most = None if task.check_mode else settings_plan.MOST_SHOWN
     shown = wanted.shown(record, trials, rows, plan, project.relative(folder), time, most)
-    # What the user typed is no template.
+    # The user's values are not templates.
     found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
     facts = {
         "sweep_found": found_sweep,
@@ -205,7 +205,7 @@ def _planned(task: Task, shown: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str, Any] | None:
-    """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
+    """The configuration that fits the dataset, as for a training without one; a sweep with measurements keeps its configuration."""
     measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
     if "config" in options or "dataset" not in options or measured:
         return None
@@ -218,19 +218,19 @@ def _choice(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str,
 
 
 def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[Host]) -> Plan:
-    """The plan of a run like any trial, with these options, which is called the warm-up."""
+    """The plan of the warm-up: a run like a trial, with these options."""
     folder, run = f"{project.TRIALS}/{name}", f"{name}.{design.WARM_UP}"
     if task.check_mode:
         run += ".check"
     else:
-        # An interrupted warm-up's files would make this one its continuation.
+        # Files of an interrupted warm-up would make this one its continuation.
         shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
     asked = OperatorRequest.of({**options, "run": run})
     return plan_command.make_plan(asked, Inventory(hosts=hosts), folder, len(hosts), task.arguments["packs"], not task.check_mode)
 
 
 def _usable(hosts: list[Host]) -> list[Host]:
-    """The hosts, any of which may train with any other."""
+    """Hosts of which any may train with any other."""
     check_roles(hosts)
     check_gpus(hosts)
     inventory_hosts.check_hosts(hosts)
@@ -238,7 +238,7 @@ def _usable(hosts: list[Host]) -> list[Host]:
 
 
 def _asked_before(options: dict[str, Any]) -> dict[str, Any]:
-    """Operator variables of a sweep over settings that exists; empty for others."""
+    """Operator variables of an existing sweep over settings; empty for other sweeps."""
     if "sweep" not in options:
         return {}
     check_name("sweep", str(options["sweep"]), design.LONGEST_NAME)
@@ -258,13 +258,13 @@ def _named_folder(options: dict[str, Any], default: str) -> Path:
 
 
 def _inventory_name() -> str:
-    """Name of the inventory: its folder's."""
+    """Name of the inventory's folder."""
     given = command_line.inventory()
     return given.parent.name if given.is_file() else given.name
 
 
 def _with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
-    """The typed options, with the configuration that fits the dataset; the sweep itself sets a trial's length."""
+    """The typed options with the configuration that fits the dataset; the sweep itself sets a trial's length."""
     if choice is None:
         return options
     fitting = {key: value for key, value in choice["overrides"].items() if key not in (*FREE, *FIXED)}
@@ -273,9 +273,9 @@ def _with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict
 
 
 def _resolve(options: dict[str, Any], folder: Path) -> Config:
-    """The configuration of every trial: an epoch is the whole training set, whatever the number of workers.
+    """The configuration of every trial, whose epoch is the whole training set at any number of workers.
 
-    An existing sweep's configuration, unless another is requested, with the options typed now.
+    It is an existing sweep's configuration, unless another is requested, with the options typed now.
     """
     given = OperatorRequest.of({"epochs": "3", **options} | {"workers": None}).overrides
     for key, better in FIXED.items():

@@ -1,4 +1,4 @@
-"""Run the missing trials of a sweep, several at once where hosts allow; whatever ends it, the same command continues."""
+"""Run the missing trials of a sweep, several at once if hosts allow; after any interruption, the same command continues."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 
 OTHER_LINKS = 1.5
-"""Bandwidths that differ by more than this factor belong to different links."""
+"""Largest ratio of two bandwidths that may belong to the same links."""
 
 
 def run_trials(task: Task) -> dict[str, Any]:
-    """Prepare, then run what is left.
+    """Prepare, then run the remaining trials.
 
     Keeps the results row by row; a trial that fails is recorded as failed, and the others go on.
     """
@@ -63,7 +63,7 @@ def _run_all(bench: Bench, line: Line) -> None:
 
 
 class Session:
-    """The trials that one command runs, with what it says of them."""
+    """The trials that one command runs, and their messages."""
 
     def __init__(self, bench: Bench, line: Line):
         """Take a bench; show progress on this line."""
@@ -72,7 +72,7 @@ class Session:
         self._waiting, self._tried = list(self._trials), Counter[PlannedTrial]()
 
     def run(self) -> None:
-        """Run them all, and keep each row as soon as there is one."""
+        """Run all trials, and keep each row as soon as it exists."""
         side_by_side(self._trials, self._bench.slots, self._one, self._done, self._show)
 
     def _one(self, trial: PlannedTrial, hosts: list[str], given_up: Callable[[], bool]) -> Row:
@@ -104,13 +104,13 @@ class Session:
 
 
 def _under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, later: float | None, at_once: int) -> str:
-    """The line of the trials that run: number, label and elapsed time of each, time left for all.
+    """Line on the running trials: number, label and elapsed time of each, and the time left for all.
 
     Args:
         jobs: number, label, elapsed and expected seconds of each trial that runs.
-        of: how many trials there are.
-        later: expected seconds of those that wait, together.
-        at_once: how many may run at once.
+        of: number of trials.
+        later: expected seconds of all waiting trials together.
+        at_once: number of trials that may run at once.
     """
     each = "; ".join(f"trial {number} of {of}: {label}, {text.duration(elapsed)}" for number, label, elapsed, _ in jobs)
     known = [max(0.0, expected - elapsed) for _, _, elapsed, expected in jobs if expected is not None]
@@ -119,7 +119,7 @@ def _under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, la
 
 
 def _note_links(path: Path, network: dict[str, Any]) -> None:
-    """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
+    """Record the bandwidth of the slowest link between the hosts, which has just been measured."""
     record = dict(read_json(path))
     names = [name for name in host_names.label_names(record["hosts"]) if name in network]
     now, before = slowest(ring(names), network), record.get("mbit_s")

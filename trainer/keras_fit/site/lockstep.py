@@ -1,6 +1,6 @@
-"""Lockstep in a script of the user's: `import lockstep`, and after `model.compile(...)`: `lockstep.distribute(model)`.
+"""Lockstep for a user's script: `import lockstep`, and after `model.compile(...)`: `lockstep.distribute(model)`.
 
-Where there is one worker, or the script was not started by Lockstep, nothing changes and nothing is loaded.
+With one worker, or if Lockstep did not start the script, nothing changes and nothing is loaded.
 """
 
 import json
@@ -17,14 +17,14 @@ def rank() -> int:
 
 
 def workers() -> int:
-    """How many workers there are."""
+    """Number of workers."""
     return len(json.loads(os.environ["TF_CONFIG"])["cluster"].get("worker", [0])) if os.environ.get("TF_CONFIG") else 1
 
 
 def distribute(model: Any) -> Any:
-    """Make `fit` and `evaluate` of a compiled Keras model those of all workers, and return it.
+    """Make `fit` and `evaluate` of a compiled Keras model run on all workers, and return the model.
 
-    Batches (`batch_size` in `fit`, or a dataset's) are those of all workers together, so the result is that of one worker.
+    A batch (`batch_size` in `fit`, or a dataset's) is divided over all workers, so the result is that of a single worker.
     """
     if workers() == 1:
         return model

@@ -1,6 +1,6 @@
-"""Changes of TensorFlow and Keras, once imported, in a script that Lockstep started on several workers.
+"""Changes to TensorFlow and Keras, applied after their import, in a script that Lockstep started on several workers.
 
-Nothing is imported here before it is needed: a script may use neither, and may have a module `trainer` of its own.
+Modules are only imported here when needed: a script may use neither library, and may have its own module `trainer`.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def of_keras(module: Any) -> None:
-    """`fit` and the like of a model made under MultiWorkerMirroredStrategy, which Keras 3 can't train (see `network.tf_strategy`)."""
+    """Patch `fit` and the like for models made under MultiWorkerMirroredStrategy, which Keras 3 can't train (see `network.tf_strategy`)."""
     for name in ("fit", "evaluate", "predict"):
         setattr(module.TensorFlowTrainer, name, _distributing(name, getattr(module.TensorFlowTrainer, name)))
 
@@ -34,7 +34,7 @@ def _distributing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_strategy(module: Any) -> None:
-    """A seed for TensorFlow, the same on all workers, unless the script has set one: all must shuffle a dataset alike."""
+    """Set a seed for TensorFlow, equal on all workers, unless the script has set one: all must shuffle a dataset alike."""
     kind = module.CollectiveAllReduceStrategy
     begin = kind.__init__
 
@@ -51,7 +51,7 @@ def of_strategy(module: Any) -> None:
 
 
 def _seed() -> int:
-    """A number that all workers of a launch have, and no other launch."""
+    """A number that is equal on all workers of a launch, and differs between launches."""
     secret = Path(os.environ["LOCKSTEP_SECRET"]).read_bytes()
     return int.from_bytes(hashlib.sha256(b"seed" + secret).digest()[:4], "big") >> 1
 
@@ -60,4 +60,4 @@ HOOKS = {
     "keras.src.backend.tensorflow.trainer": of_keras,
     "tensorflow.python.distribute.collective_all_reduce_strategy": of_strategy,
 }
-"""Function to call with a module when imported, by the module's name."""
+"""Functions to call with a module after its import, by the module's name."""

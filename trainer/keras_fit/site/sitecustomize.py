@@ -1,4 +1,4 @@
-"""Python imports this when it starts a script of the user's: see `lockstep_hooks`."""
+"""Hooks for a user's script: Python imports this module at start-up; see `lockstep_hooks`."""
 
 import importlib.abc
 import importlib.machinery
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Hooked(importlib.abc.MetaPathFinder):
-    """Finds the modules that have a hook, and calls it after their import."""
+    """Finder of modules with a hook, which it calls after their import."""
 
     def __init__(self, hooks: dict[str, Any]):
-        """Hooks by name of the module."""
+        """Take hooks by name of the module."""
         self._hooks = hooks
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        """The specification that others find, with a loader that calls the hook."""
+        """The specification from the other finders, with a loader that calls the hook."""
         if name not in self._hooks:
             return None
         hook = self._hooks.pop(name)
@@ -37,7 +37,7 @@ def _then(execute: Any, hook: Any) -> Any:
 
 
 def others() -> None:
-    """Run the sitecustomize that this one hides, if there is one."""
+    """Run the `sitecustomize` that this one hides, if there is one."""
     path = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:
