@@ -144,7 +144,7 @@ class Wanted:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], hosts: int, is_lab: bool) -> Self:
-        """The request in a command's variables; ConfigError if it can't be measured on so many hosts."""
+        """The request in a command's variables; ConfigError if it needs more than `hosts`, the number of hosts."""
         workers = design.numbers("workers", options.get("workers", f"1-{hosts}"))
         if max(workers) > hosts:
             raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")

@@ -90,7 +90,7 @@ class Task:
         return cls(**vars(parser.parse_args()))
 
     def chunks(self, pace: float) -> int:
-        """Chunks to time at so many seconds per step: those of `steps`, fewer if they would take longer than `seconds`; at least one."""
+        """Chunks to time at `pace` seconds per step: those of `steps`, fewer if they would take longer than `seconds`; at least one."""
         return max(1, min(self.steps // CHUNK, int(self.seconds / (pace * CHUNK))))
 
     @property

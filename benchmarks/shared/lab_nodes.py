@@ -72,7 +72,7 @@ MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgrou
 
 
 def nodes(cpus: float) -> Lab:
-    """This project's lab, whose nodes have so many CPUs; LockstepError if none runs."""
+    """This project's lab, whose nodes have `cpus` CPUs each; LockstepError if no lab runs."""
     engine = find()
     mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
     if engine is None or not mine:

@@ -42,7 +42,8 @@ class ActionModule(Action):
     ) -> dict[str, Any]:
         """Send what is missing, start, follow, collect, record; a command that is ended ends the evaluation."""
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
-        epochs = RunFolder(into).choose_epochs(epoch)
+        recorded = RunFolder(into)
+        epochs = recorded.choose_epochs(epoch)
         if self._task.check_mode:
             chosen = f"epoch{'s' if len(epochs) > 1 else ''} {ranges(sorted(epochs))}"
             return {"changed": True, "show_last": f"{run}: would evaluate {chosen} on {host}; with --check nothing was started"}
@@ -60,7 +61,7 @@ class ActionModule(Action):
         ]
         modules.require(self, "worker_files", {"files": files})
         self._evaluate(run, into, Worker(self, run_folder, folder, session))
-        return {"changed": True, "show_last": _results(into, epochs)}
+        return {"changed": True, "show_last": _results(recorded, epochs)}
 
     def _evaluate(self, run: str, into: Path, worker: Worker) -> None:
         with heeding_signals() as ended:
@@ -94,9 +95,8 @@ def _snapshot(run: Path, remote: str, epoch: int) -> Item:
     return Item("the snapshot", path, f"{remote}/{path.relative_to(run)}")
 
 
-def _results(into: Path, epochs: list[int]) -> str:
-    evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
-    run = RunFolder(into)
+def _results(run: RunFolder, epochs: list[int]) -> str:
+    evaluated = [_read(layout.record_path(run.path / "evaluate", epoch)) for epoch in epochs]
     pictures = [{key: project.relative(path) for key, path in evaluations.draw(run, row).items()} for row in evaluated]
     run.evaluations.append(evaluated)
     return evaluations.show(run, evaluated, pictures)

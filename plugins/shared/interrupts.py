@@ -13,7 +13,7 @@ Handler = Callable[[int, Any], None]
 
 
 def finish_messages_before_dying() -> None:
-    """Let a task's process that is told to end finish its current message to the command, whichever of its threads sends it.
+    """Let a task's process finish its current message to the command before SIGTERM ends it, whichever of its threads sends it.
 
     Ansible's `WorkerProcess` kills itself in the signal's handler. If it is killed while it holds the lock of the result queue, the
     lock stays taken and the command hangs in its own clean-up. During a message, the handler only records the signal; the sender sends

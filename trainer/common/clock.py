@@ -63,7 +63,7 @@ CLOCK = Clock()
 
 @contextlib.contextmanager
 def repeating(seconds: float, call: Callable[[], object], clock: Clock = CLOCK) -> Iterator[None]:
-    """Call a function every so many seconds, in a thread, for as long as the context lasts, or until the function raises."""
+    """Call a function every `seconds`, in a thread, for as long as the context lasts, or until the function raises."""
     over = threading.Event()
 
     def repeat() -> None:

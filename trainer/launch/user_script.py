@@ -165,7 +165,7 @@ def _run(argv: Sequence[str], folder: Path, variables: Mapping[str, str], patien
 
 @contextlib.contextmanager
 def _limited(child: int, seconds: float, words: str) -> Iterator[threading.Event]:
-    """Ask a child to end (SIGTERM) after so many seconds, and end it and what it has started if it does not; set once it is asked."""
+    """Send SIGTERM to a child after `seconds`, and end the child's processes if it stays; yields an event that is set with SIGTERM."""
     over, late = threading.Event(), threading.Event()
 
     def end() -> None:

@@ -219,7 +219,7 @@ async def _meet(
 ) -> Sockets:
     """Call the workers of lower rank and listen for those of higher rank, all at once, or the two groups of other `ranks`.
 
-    `patient`: they may not listen yet, and are called again after so many seconds. `over` returns when those connected so far are
+    `patient`: seconds between two calls of a worker that does not listen yet; 0: one call. `over` returns when those connected so far are
     enough; without it, all must be.
     """
     called, callers = ranks[::-1] if ranks else (range(rank), range(rank + 1, len(listening)))

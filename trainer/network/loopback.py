@@ -18,7 +18,7 @@ class Echo(Direct):
     """Returns every array as it is, as if this worker's were the sums: nothing is sent."""
 
     def __init__(self, sums: int):
-        """Expect so many all-reduces per step."""
+        """Expect `sums` all-reduces per step."""
         super().__init__(0, {}, PATIENCE_S)
         self._formats: collections.deque[list[tuple[tuple[int, ...], np.dtype[Any]]]] = collections.deque(maxlen=sums)
 
@@ -63,7 +63,7 @@ def _to_itself() -> socket.socket:
 
 
 def exchange_seconds(sums: Sequence[Arrays], workers: int, seconds: float) -> float:
-    """Mean seconds of one worker's work for the all-reduces of a step, over at least so many seconds; 0 for one worker."""
+    """Mean seconds of one worker's work for the all-reduces of a step, measured for at least `seconds`; 0 for one worker."""
     if workers == 1 or not sums:
         return 0.0
     connections = Loopback(workers)

@@ -21,7 +21,7 @@ from trainer.rundir.phases import Phase
 TELL_S = 2.0
 """Between two signs of life during an evaluation."""
 TIMES, MORE = 8, 2**26
-"""A snapshot has at most so many times the bytes of its weights, and so many more: it may hold the optimizer's."""
+"""Largest size of a snapshot: a multiple of the bytes of its weights, plus bytes; it may hold the optimizer's variables."""
 
 
 class ChiefGone(Exception):

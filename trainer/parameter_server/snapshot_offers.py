@@ -33,7 +33,7 @@ CHUNK = 2**20
 PAUSE_S = 1.0
 """Between two calls to an evaluator that is not there, and two looks at whether a wait is over."""
 LOSSES = 3
-"""A snapshot with which so many evaluators were lost is given to no other."""
+"""Number of evaluators that may be lost with one snapshot before no other evaluator gets it."""
 
 
 class Place:

@@ -24,7 +24,7 @@ TAIL = 8192
 STEP, PHASE = re.compile(rb'"step": (\d{1,15})[,}]'), re.compile(rb'"phase": "([^"\\]{1,60})"')
 END = re.compile(rb'"phase": "%b", "note": "([^"\\]{0,60})' % Phase.ENDED.encode())
 HANG, SHORTEST_HANG_S = 20, 60.0
-"""Limits for a hanging training without a new step: a multiple of the longest earlier interval, and at least so many seconds."""
+"""Limits for a hanging training without a new step: a multiple of the longest earlier interval, and the least limit in seconds."""
 STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
 

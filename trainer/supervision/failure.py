@@ -72,5 +72,5 @@ def kind_of(code: int | None, message: str = "", follows: bool = False) -> Kind:
 
 
 def silent(seconds: float) -> str:
-    """Text on a silence of so many seconds."""
+    """Text on a worker's silence, given in seconds."""
     return f"no heartbeat for {seconds:.0f} s"

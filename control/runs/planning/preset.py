@@ -29,7 +29,7 @@ PIXELS = 1.25e9
 """Approximate pixels of a training: 1.2 million images of 32x32, minutes on two cores."""
 FEWEST_EPOCHS, MOST_EPOCHS = 5, 30
 FEW_IMAGES, FEW_BATCH = 2_000, 16
-"""Batch per worker for a dataset of up to so many images: with a larger batch, an epoch would be one or two steps."""
+"""Number of images below which a dataset is small, and its batch per worker: a larger batch would make an epoch one or two steps."""
 
 
 @dataclass(frozen=True)

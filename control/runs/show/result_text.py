@@ -46,10 +46,10 @@ class RunProgress:
     def left(self, step: int, images_per_s: float) -> float | None:
         """Seconds left after `step`, from finished epochs (validation and saving included) or the current speed."""
         steps = self._counts["total_steps"] - step
-        first, last = (self._ended[0], self._ended[-1]) if self._ended else ({"epoch": 0}, {"epoch": 0})
-        # A restart trains an epoch again, and may be the first to end one.
-        if epochs := max(0, last["epoch"] - first["epoch"]):
-            return float((last["t"] - first["t"]) / (epochs * self._counts["steps_per_epoch"]) * steps)
+        # A run that starts again may train its first epoch twice.
+        if self._ended and (epochs := self._ended[-1]["epoch"] - self._ended[0]["epoch"]) > 0:
+            seconds = self._ended[-1]["t"] - self._ended[0]["t"]
+            return float(seconds / (epochs * self._counts["steps_per_epoch"]) * steps)
         return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
 
     def line(self, record: dict[str, Any]) -> str:

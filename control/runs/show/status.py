@@ -213,7 +213,7 @@ def _is_ours(run: str) -> bool:
 
 
 def _last_known(run: RunFolder, jobs: Jobs) -> Summary:
-    """The summary of a run, with a text on its state: an unwatched run may have gone on or ended without this machine's knowledge."""
+    """The summary of a run, with a text on its state: an unwatched run may have continued, or ended unobserved."""
     summary, record, state = run.summary, run.record, None
     ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host.name for host in record.posts])
     if run.name in jobs.states:

@@ -307,7 +307,7 @@ class _Data:
         return np.sqrt([float(self.repeats(n)) for n in self.own])
 
     def repeats(self, workers: int) -> int:
-        """Number of trials with so many workers; for a held-out number, that of another number."""
+        """Number of trials with `workers` workers; for a held-out number of workers, the number of trials with another."""
         return len(self.steps.get(workers) or next(iter(self.steps.values())))
 
     def fit(self, jump_from: int | None) -> Fit:
