@@ -178,10 +178,13 @@ class _Stream:
         deadline, searched = self._clock.monotonic() + timeout, 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
+            # Measured before the output is read: a line that was written before the errors counts first.
             flooded = not self._answered and os.fstat(self._errors.fileno()).st_size > ERRORS
-            if searched > self._longest or flooded:
+            if searched > self._longest:
                 raise HostUnreachable("it answers without an end")
-            if not self._clock.select([self._output], max(0.0, deadline - self._clock.monotonic())):
+            if not self._clock.select([self._output], 0.0 if flooded else max(0.0, deadline - self._clock.monotonic())):
+                if flooded:
+                    raise HostUnreachable("it answers without an end")
                 return None
             part = os.read(self._output.fileno(), 2**20)
             if not part:
