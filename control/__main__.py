@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from control.common import configurations
 from trainer.command_line import DATA, PATH, TEXT, Command, CommandLine, integers, published
 from trainer.common.errors import DONE
+from trainer.common.plain_values import from_plain, to_plain
 
 FLAG = {"action": "store_true"}
 READING: tuple[tuple[str, dict[str, object]], ...] = (
@@ -60,7 +61,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
 
-    print(json.dumps(planning.make_plan(plan_request.Request.of(json.load(sys.stdin)), progress).fact))
+    request = from_plain(plan_request.Request, json.load(sys.stdin))
+    print(json.dumps(to_plain(planning.make_plan(request, progress))))
     return DONE
 
 

@@ -12,6 +12,7 @@ from control.remote import checked_code, log_lines, modules, worker_files
 from control.runs.hosts import inventory_hosts
 from plugins.shared.base_action import Action
 from trainer.common.files import write_json
+from trainer.common.plain_values import from_plain
 from trainer.host.claims import SOCKET
 from trainer.rundir.launch_record import Host
 
@@ -70,7 +71,7 @@ def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str
     """Input of `start_script`: a cell's program with its arguments."""
     cell, common = peer_trials.Cell(**job["cell"]), peer_trials.Settings(**job["settings"])
     threads, system = int(job["threads"][host]), peer_trials.SYSTEMS[cell.system]
-    argv = cell.arguments(rank, [Host.of(one).endpoint() for one in job["hosts"]], common, threads)
+    argv = cell.arguments(rank, [from_plain(Host, one).endpoint() for one in job["hosts"]], common, threads)
     environment = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": 1,

@@ -59,7 +59,7 @@ def planned(bench: dict[str, Any], options: dict[str, Any], host: Host, pairs: l
     """The result of a task that planned it: the plan for display, and the facts `bench`, `cluster` and `run_options`."""
     first = ("host", f"{host.label} (the first of the inventory)")
     shown = text.fields([first, *pairs, ("results", project.relative(RESULTS / bench["name"]))])
-    return {"show": f"Plan\n{shown}", "ansible_facts": {"bench": bench, "cluster": [host.fact], "run_options": options}}
+    return {"show": f"Plan\n{shown}", "ansible_facts": {"bench": bench, "cluster": [host], "run_options": options}}
 
 
 def command(playbook: str, options: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from control.provision import findings, wheels
 from control.runs.hosts.inventory_hosts import thread_share
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import Host
 
 SESSION = "peers=-w"
@@ -35,7 +36,7 @@ def judge(task: Task) -> dict[str, Any]:
         if facts is None:
             raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
         _refuse_busy(name, seen.sessions)
-        threads = task.arguments.get("threads") or thread_share([Host.of(one) for one in hosts], name, max(1, int(facts["cpus"])))
+        threads = task.arguments.get("threads") or thread_share([from_plain(Host, one) for one in hosts], name, max(1, int(facts["cpus"])))
         hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": _machine(host, facts)}
     if not task.check_mode:
         folder = Path(task.arguments["folder"])

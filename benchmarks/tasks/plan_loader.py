@@ -54,7 +54,7 @@ def plan_loader(task: Task) -> dict[str, Any]:
         ("loaders", f"{text.listed(loaders)}, {passes.passes(settings['passes'])} each, in turn"),
     ]
     result = benchmark.planned(bench, options, plan.hosts[0], pairs)
-    result["ansible_facts"]["plan"] = plan.fact
+    result["ansible_facts"]["plan"] = plan
     return result
 
 

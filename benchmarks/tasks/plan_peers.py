@@ -16,7 +16,7 @@ from control.runs.hosts.inventory_hosts import check_absolute
 from control.runs.planning import plan_command
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
-from trainer.rundir.launch_record import host_facts
+from trainer.common.plain_values import to_plain
 
 CONTINUES = "What was measured is kept; to continue: {}"
 SAME = {
@@ -32,7 +32,7 @@ def plan_peers(task: Task) -> dict[str, Any]:
 
     Returns the facts `peers_plan` (with `folder` and `cells` left to measure) and `cluster`.
     """
-    options, hosts = command_line.operator_options(COMMAND, task.task_vars), host_facts(plan_command.hosts(task.task_vars))
+    options, hosts = command_line.operator_options(COMMAND, task.task_vars), to_plain(plan_command.hosts(task.task_vars))
     state = str(options.get("state", "present"))
     if state not in ("present", "absent"):
         raise ConfigError(f"state={state}: it must be present or absent")

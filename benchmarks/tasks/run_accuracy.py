@@ -25,6 +25,7 @@ from control.runs.results.run_folder import RunFolder
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.schemas import read_history
 
@@ -159,7 +160,7 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
     clusters = (LaunchRecord.read(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
-    hosts = next((one.fact["hosts"] for one in clusters if one), comparison["hosts"])
+    hosts = next((to_plain(one)["hosts"] for one in clusters if one), comparison["hosts"])
     summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": hosts}
     write_json(folder / SUMMARY, {**summary, "compared": accuracy_results.compared(rows)})
     draw(rows, _curves(rows, comparison["name"]), folder / "accuracy.png")

@@ -29,6 +29,7 @@ from control.runs.planning import plan_command
 from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 COMMAND = "benchmarks/chaos"
@@ -234,7 +235,7 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     table = report.text()
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
     undisturbed = LaunchRecord.read(project.RUNS / f"{made['name']}-undisturbed")
-    hosts = undisturbed.fact["hosts"] if undisturbed else made["hosts"]
+    hosts = to_plain(undisturbed)["hosts"] if undisturbed else made["hosts"]
     write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": report.by_fault()})
     report.draw(folder / "chaos.png")
     pairs = [("table", project.relative(folder / "table.md")), ("picture", project.relative(folder / "chaos.png"))]

@@ -1,11 +1,11 @@
 """The plan of a run, as it travels from the command to every task, and through Ansible's facts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +81,6 @@ class Plan:
     """The folder of the run's Slurm jobs, and the last one's number."""
     logs: dict[str, Any] = field(default_factory=dict)
     """Files and hosts for logs.yml."""
-
-    @classmethod
-    def of(cls, fact: Mapping[str, Any]) -> "Plan":
-        """The plan in a fact, or in JSON."""
-        hosts = {name: [Host.of(host) for host in fact[name]] for name in ("hosts", "spares")}
-        return cls(**{**fact, "folder": Path(fact["folder"]), **hosts})
-
-    @property
-    def fact(self) -> dict[str, Any]:
-        """The plan as a fact; every key is always there."""
-        hosts = {name: host_facts(getattr(self, name)) for name in ("hosts", "spares")}
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {"folder": str(self.folder), **hosts}
 
     @property
     def posts(self) -> list[Host]:

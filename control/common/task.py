@@ -1,8 +1,8 @@
 """Tasks that playbooks run on the control node: one function per task, `control: {do: runs.plan, ...}`.
 
 `runs.plan` is the function `plan` in `control/runs/tasks/plan.py`, `runs.prediction.write` is `write` in `prediction.py` beside it. Such
-a function takes a `Task`, and returns the result of an Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user. A
-LockstepError fails the task, and is shown without a traceback.
+a function takes a `Task`, and returns the result of an Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user.
+Dataclasses in it become plain values. A LockstepError fails the task, and is shown without a traceback.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +12,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control.common.plan import Plan
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import Host
 
 
@@ -31,12 +32,12 @@ class Task:
     @property
     def plan(self) -> Plan:
         """The task's argument `plan`."""
-        return Plan.of(self.arguments["plan"])
+        return from_plain(Plan, self.arguments["plan"])
 
     @property
     def hosts(self) -> list[Host]:
         """The task's argument `hosts`."""
-        return [Host.of(host) for host in self.arguments["hosts"]]
+        return [from_plain(Host, host) for host in self.arguments["hosts"]]
 
     def warn(self, complaints: Iterable[str]) -> None:
         """Show warnings; empty ones are left out."""

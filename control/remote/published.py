@@ -1,7 +1,7 @@
 """Files that a run's hosts read, published on this machine: dataset, trainer's code, a user's script, weights. The fact `published`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,6 @@ class Published:
         folder = str(packs / dataset["folder_name"])
         return cls(digest=dataset["digest"], folder=folder, manifest=dataset.get("manifest", ""), code=str(code), code_sha256=sha256)
 
-    @classmethod
-    def of(cls, fact: Mapping[str, Any]) -> "Published":
-        """From the fact."""
-        given = {one.name: fact[one.name] for one in fields(cls) if one.name in fact}
-        return cls(**{**given, "others": {kind: PublishedFile(**file) for kind, file in fact.get("others", {}).items()}})
-
     @property
     def name(self) -> str:
         """The dataset's folder in that of all datasets, also on the shared file system."""
@@ -81,8 +75,3 @@ class Published:
     def code_name(self) -> str:
         """The archive's name, likewise."""
         return Path(self.code).name
-
-    @property
-    def fact(self) -> dict[str, Any]:
-        """All of it for playbooks, with both names."""
-        return {**asdict(self), "name": self.name, "code_name": self.code_name}

@@ -48,7 +48,7 @@ class Parts:
     @classmethod
     def gather(cls, subject: str, runs: Sequence[Run], sweep: Path | None, project: Path, folders: Sequence[Path]) -> "Parts":
         """The parts of the zip of `subject`; `folders` may hold the trainers that ran."""
-        names = dict.fromkeys(run.cluster["code"] for run in runs if not run.identified)
+        names = dict.fromkeys(run.record.code for run in runs if not run.identified)
         trainers = {name: next((folder / name for folder in folders if (folder / name).is_file()), None) for name in names}
         own = {run.name: OwnFiles.of(run, f"code/{run.name}/" if len(runs) > 1 else "code/") for run in runs}
         return cls(subject, runs, sweep, own, trainers, repeating.address(project))

@@ -16,7 +16,7 @@ from control.runs.results.metric_text import metric_name
 from trainer.config import schema as configs
 from trainer.data.spec import noun
 from trainer.rundir.best_epoch import Monitor
-from trainer.rundir.launch_record import LaunchRecord, training
+from trainer.rundir.launch_record import training
 from trainer.rundir.schemas import VALIDATION
 
 SECTIONS = {"augment": "augmentation", "schedule": "learning rate", "checkpoint": "saved states", "telemetry": "telemetry"}
@@ -65,7 +65,7 @@ class Comparison:
         tests = [run.tests.get(run.best["epoch"], {}) for run in self.runs]
         if all(_of_test(decides) in test for test in tests):
             return _called(decides), [(test[_of_test(decides)], test["images"]) for test in tests]
-        return decides.label, [(run.best[decides.metric], run.cluster["counts"]["validation_images"]) for run in self.runs]
+        return decides.label, [(run.best[decides.metric], run.record.counts["validation_images"]) for run in self.runs]
 
     @property
     def better(self) -> str:
@@ -86,7 +86,7 @@ class Comparison:
             apart, doubt = points(high - low), margin(high, min(images, others))
             chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
         lead = f"{apart} of {what} in the best epoch ({_shown(decides, high)} against {_shown(decides, low)})"
-        if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
+        if first.record.dataset["digest"] != second.record.dataset["digest"]:
             return (
                 f"{one} reaches {_shown(decides, high)} {what} in its best epoch, {other} {_shown(decides, low)}; these are "
                 f"{noun(first.spec, second.spec)}s of different datasets, so they do not show which model is better."
@@ -131,7 +131,7 @@ def _called(decides: Monitor) -> str:
 
 def _cost(run: Run, other: Run) -> str:
     """Text on the better run's cost, as multiples of the other run's."""
-    parameters = run.cluster["parameters"]["total"] / other.cluster["parameters"]["total"]
+    parameters = run.record.parameters["total"] / other.record.parameters["total"]
     cost = [f"it has {_times(parameters, 'its parameters', 'as many parameters')}"]
     if run.summary.images_per_s and other.summary.images_per_s:
         speed = run.summary.images_per_s / other.summary.images_per_s
@@ -158,8 +158,8 @@ def _row(run: Run, compared: bool) -> list[str]:
     return [
         code(run.name),
         code(run.model),
-        f"{run.cluster['parameters']['total']:,}",
-        str(len(training(LaunchRecord.of(run.cluster).hosts))),
+        f"{run.record.parameters['total']:,}",
+        str(len(training(run.record.hosts))),
         str(run.last["epoch"]),
         f"{cell(run.best, decides.metric)} (epoch {run.best['epoch']})",
         cell(test, _of_test(decides)),
@@ -186,14 +186,14 @@ def _name(key: str) -> str:
 
 def _facts(run: Run) -> dict[str, str]:
     """Facts outside the configuration that affect accuracy or speed."""
-    cluster, counts = run.cluster, run.cluster["counts"]
+    dataset, counts = run.record.dataset, run.record.counts
     return {
-        "dataset": f"{plain(cluster['dataset']['name'])} ({cluster['dataset']['digest'][:8]})",
+        "dataset": f"{plain(dataset['name'])} ({dataset['digest'][:8]})",
         "training images": f"{counts['train_images']:,}",
         "validation images": f"{counts['validation_images']:,}",
         "finished epochs": str(run.last["epoch"]),
-        "workers": str(len(training(LaunchRecord.of(cluster).hosts))),
-        "trainer's code": str(cluster["code"]),
+        "workers": str(len(training(run.record.hosts))),
+        "trainer's code": run.record.code,
     }
 
 

@@ -109,7 +109,7 @@ def _promising(run: Run) -> list[str]:
     if run.last not in (best, following):
         leads.append(_lead(best, run.last, "the last"))
     sentences += [f"It lies {listed(leads)}.", _advice(run)]
-    return [*sentences, _chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], f"validation {run.noun}")]
+    return [*sentences, _chance(best["val_accuracy"], run.record.counts["validation_images"], f"validation {run.noun}")]
 
 
 def _lead(best: dict[str, Any], other: dict[str, Any], which: str) -> str:
@@ -192,7 +192,7 @@ def _test_rows(run: Run) -> list[Row]:
 
 def _tested(run: Run) -> list[Block]:
     """Test results of the first, best and last epoch, and the missing ones."""
-    if not run.cluster["dataset"]["test"]:
+    if not run.record.dataset["test"]:
         return [Text([f"The dataset has no test {run.noun}s."])]
     results, missing = _test_sentences(run), _untested(run)
     evaluated: list[Block] = [Text(results), _test_table(run)] if results else []

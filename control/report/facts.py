@@ -14,9 +14,9 @@ from control.runs.results.evaluation_table import FIRST, LAST
 from control.runs.results.metric_text import model_name
 from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
-from trainer.common.files import read_json
 from trainer.data.spec import noun
 from trainer.rundir.best_epoch import Monitor, judged, monitor
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.layout import existing_epochs, record_path
 from trainer.rundir.schemas import read_history
 
@@ -29,7 +29,7 @@ class Run:
 
     folder: Path
     config: dict[str, Any]
-    cluster: dict[str, Any]
+    record: LaunchRecord
     summary: Summary
     history: list[dict[str, Any]]
     """Rows of history.csv, at least one; if any row has a validation, only those that have one."""
@@ -43,8 +43,8 @@ class Run:
         Raises:
             LockstepError: the run never started, or has no finished epoch.
         """
-        name, cluster = folder.name, folder / "cluster.json"
-        if not cluster.is_file():
+        name, record = folder.name, LaunchRecord.read(folder)
+        if not record:
             raise LockstepError(f"run={name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={name}")
         history = read_history(folder / "history.csv")
         if not history:
@@ -54,7 +54,7 @@ class Run:
                 f"ansible-playbook train.yml -e run={name}"
             )
         config = configurations.load(folder / "config.yml")
-        return cls(folder, config, read_json(cluster), Summary.read(folder), judged(history), _tests(folder / "evaluations.csv"))
+        return cls(folder, config, record, Summary.read(folder), judged(history), _tests(folder / "evaluations.csv"))
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class Run:
     @property
     def spec(self) -> dict[str, Any] | None:
         """Spec of the dataset's examples; None: images."""
-        spec: dict[str, Any] | None = self.cluster["dataset"].get("spec")
+        spec: dict[str, Any] | None = self.record.dataset.get("spec")
         return spec
 
     @property
@@ -141,7 +141,7 @@ class Run:
 
     def untested(self) -> list[int]:
         """Epochs of `marked` without a row in evaluations.csv; empty if there are no test images, or the model has no loss."""
-        can = self.cluster["dataset"]["test"] and (self.cluster.get("compiled") or {}).get("validates", True)
+        can = self.record.dataset["test"] and (self.record.compiled or {}).get("validates", True)
         return [epoch for epoch in self.marked if epoch not in self.tests] if can else []
 
     def testable(self) -> list[int]:
@@ -157,12 +157,12 @@ class Run:
     @property
     def identified(self) -> bool:
         """True if the revision identifies the code that trained."""
-        return not (self.cluster.get("revision") or "+").endswith("+")
+        return not (self.record.revision or "+").endswith("+")
 
     @property
     def revision(self) -> str:
         """Text on the code that trained."""
-        known = self.cluster.get("revision")
+        known = self.record.revision
         dirty = " with changes that were not committed" if known and known.endswith("+") else ""
         return f"git revision {code(known.rstrip('+'))}{dirty}" if known else "a copy outside git"
 
@@ -170,7 +170,7 @@ class Run:
     def step_medians(self) -> dict[str, dict[str, float]]:
         """Milliseconds of each phase, by host in the order of rank; hosts without profiled steps are left out."""
         by_host = step_profile.medians(step_profile.read_profiles(self.folder))
-        return {host["name"]: by_host[host["name"]] for host in self.cluster["hosts"] if host["name"] in by_host}
+        return {host.name: by_host[host.name] for host in self.record.hosts if host.name in by_host}
 
     def picture(self, kind: str) -> str:
         """Name of a picture of the run beside the report; unique if the kind has no `-`."""

@@ -70,7 +70,7 @@ def _dataset(config: Mapping[str, Any]) -> Function | None:
 
 def _since(run: Run, function: Function) -> str:
     """Remark on a function's files that were written after the run began."""
-    begun = datetime.datetime.fromisoformat(run.cluster["created_at"]).timestamp()
+    begun = datetime.datetime.fromisoformat(run.record.created_at).timestamp()
     path = Path(str(function.path))
     changed = any(one.stat().st_mtime > begun for one in (path, *(path.parent / name for name in function.modules)) if one.is_file())
     return "written after the run began, so perhaps not what it read" if changed else "as it was when the run began"

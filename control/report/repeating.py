@@ -56,7 +56,7 @@ def section(run: Run, subject: str, where: str | None, own: OwnFiles) -> Section
     """Section with the commands that train a run again; elsewhere they use the zip `subject`. `where` is Lockstep's `address`."""
     # The record belongs to the last launch.
     began = "It was last continued" if run.summary.restarts else "It began"
-    again = f"{began} at {moment(run.cluster['created_at'])} with the code of {run.revision}. The same training again, under a new name:"
+    again = f"{began} at {moment(run.record.created_at)} with the code of {run.revision}. The same training again, under a new name:"
     elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"
     return Section(
         "How to train it again",
@@ -71,7 +71,7 @@ def section(run: Run, subject: str, where: str | None, own: OwnFiles) -> Section
 
 def _lacking(run: Run) -> str:
     data, weights = run.config.get("data") or {}, (run.config.get("train") or {}).get("weights")
-    lacks = [f"the dataset {code(run.cluster['dataset']['name'])}, here PATH"] if data.get("source") not in ("own", "fashion_mnist") else []
+    lacks = [f"the dataset {code(run.record.dataset['name'])}, here PATH"] if data.get("source") not in ("own", "fashion_mnist") else []
     lacks += [f"the weights {code(weights['file'])}, here WEIGHTS"] if weights else []
     return f" (not in it: {'; '.join(lacks)})" if lacks else ""
 
@@ -81,7 +81,7 @@ def _train(run: Run, folder: str = "") -> str:
     chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
     start = run.summary.started_by
     config = f"{folder}runs/{run.name}/config.yml"
-    return f"ansible-playbook {start} -e config={config} -e workers={run.cluster['counts']['workers']}{chosen}"
+    return f"ansible-playbook {start} -e config={config} -e workers={run.record.counts['workers']}{chosen}"
 
 
 def _elsewhere(run: Run, subject: str, where: str | None, own: OwnFiles) -> str:
@@ -89,7 +89,7 @@ def _elsewhere(run: Run, subject: str, where: str | None, own: OwnFiles) -> str:
     dataset = f"{subject}/{own.folder}{own.dataset}" if own.dataset else "" if source == "fashion_mnist" else "PATH"
     given = f" -e {shlex.quote(f'dataset={dataset}')}" if dataset else ""
     given += " -e weights=WEIGHTS" if (run.config.get("train") or {}).get("weights") else ""
-    known = (run.cluster.get("revision") or "").rstrip("+")
+    known = (run.record.revision or "").rstrip("+")
     checkout = f"git checkout {known}" if known else ""
     clone = f"git clone {shlex.quote(where)} lockstep && cd lockstep" if where else "cd lockstep"
     return "\n".join(

@@ -54,7 +54,7 @@ class Settings:
     @property
     def optimizer(self) -> str:
         """The update rule with every number that it uses; of a compiled model, its name."""
-        if compiled := self.run.cluster.get("compiled"):
+        if compiled := self.run.record.compiled:
             return f"{code(compiled['optimizer'])}, as the model's function set it" if compiled["optimizer"] else "the model's own"
         given = self.effective
         method, rate = given["optimizer.name"], given["optimizer.learning_rate"]
@@ -101,7 +101,7 @@ class Settings:
     @property
     def passes(self) -> str:
         """Text on the share of the training images in an epoch; empty if an epoch covered each image exactly once."""
-        counts = self.run.cluster["counts"]
+        counts = self.run.record.counts
         seen, images = counts["steps_per_epoch"] * counts["global_batch"], counts["train_images"]
         if 0 <= seen - images < counts["global_batch"]:
             return ""

@@ -16,7 +16,7 @@ from control.runs.results.summary import Summary
 from control.runs.show import result_text
 from trainer.data.spec import Spec
 from trainer.rundir.best_epoch import RESTORED
-from trainer.rundir.launch_record import LaunchRecord, training
+from trainer.rundir.launch_record import Host, training
 
 SHOWN_CLASSES = 20
 LONGEST_FILE = 50_000
@@ -48,16 +48,16 @@ def _without_code(value: Any) -> Any:
 
 
 def _model(run: Run) -> str:
-    parameters = run.cluster["parameters"]
+    parameters = run.record.parameters
     free = "all of them" if parameters["trainable"] == parameters["total"] else f"{parameters['trainable']:,} of them"
     size = "x".join(str(side) for side in run.config["data"]["image_size"])
     model = f"the model {code(run.model)} with {parameters['total']:,} parameters, {free} trainable"
-    on = "columns" if "spec" in run.cluster["dataset"] else f"images of {size}"
+    on = "columns" if "spec" in run.record.dataset else f"images of {size}"
     return f"{code(run.name)} trained {model}, on {on}."
 
 
 def _data(run: Run) -> str:
-    dataset, counts = run.cluster["dataset"], run.cluster["counts"]
+    dataset, counts = run.record.dataset, run.record.counts
     classes = dataset["classes"]
     more = len(classes) - SHOWN_CLASSES
     named = listed([*map(plain, classes[:SHOWN_CLASSES]), *([f"{more} more"] if more > 0 else [])])
@@ -74,7 +74,7 @@ def _data(run: Run) -> str:
 
 
 def _settings(run: Run) -> str:
-    counts = run.cluster["counts"]
+    counts = run.record.counts
     settings = Settings(run)
     precision = settings.effective["train.precision"]
     return (
@@ -90,7 +90,7 @@ def _outcome(run: Run) -> list[str]:
     if not run.ended:
         look = code(f"ansible-playbook status.yml -e run={run.name}")
         return [f"No outcome is recorded yet, so all figures cover the epochs so far; {look} collects what the hosts have."]
-    epochs = count(summary.epochs or run.cluster["counts"]["epochs"], "epoch")
+    epochs = count(summary.epochs or run.record.counts["epochs"], "epoch")
     epochs = f"{run.last['epoch'] if summary.epochs_done is None else summary.epochs_done} of {epochs}"
     steps = "" if summary.steps is None else f", {count(summary.steps, 'step')}"
     early = [f"It ended early: {plain(why)}." for _, why in result_text.early(summary)]
@@ -131,18 +131,18 @@ def _weights(summary: Summary) -> list[str]:
 
 def _place(run: Run) -> str:
     """Text on the place of the training: `5 hosts`, or `2 workers of one machine`."""
-    hosts = run.cluster["hosts"]
-    return f"{len(training(LaunchRecord.of(run.cluster).hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
+    hosts = run.record.hosts
+    return f"{len(training(run.record.hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
 
 
 def _here(run: Run) -> bool:
-    return host_names.on_one_machine([host.label for host in LaunchRecord.of(run.cluster).hosts])
+    return host_names.on_one_machine([host.label for host in run.record.hosts])
 
 
 def _together(run: Run) -> str:
-    hosts = run.cluster["hosts"]
-    kinds = {(host.get("cpu"), host.get("machine"), host.get("cores")) for host in hosts}
-    versions = {(host.get("python"), tuple(sorted((host.get("packages") or {}).items()))) for host in hosts}
+    hosts = run.record.hosts
+    kinds = {(host.cpu, host.machine, host.cores) for host in hosts}
+    versions = {(host.python, tuple(sorted(host.packages.items()))) for host in hosts}
     same = "" if _here(run) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
     alike = "the same versions" if len(versions) == 1 else "different versions"
     return f"It ran on {_place(run)}." if len(hosts) == 1 else f"It ran on {_place(run)}{same}, with {alike} of Python and its packages."
@@ -150,14 +150,13 @@ def _together(run: Run) -> str:
 
 def _hosts(run: Run) -> Table:
     header = ["rank", "host", "address", "processor", "cores", "threads", "Python", "TensorFlow", "Keras"]
-    return Table(f"The hosts of {code(run.name)}, in the order of rank", header, [_host(host) for host in run.cluster["hosts"]])
+    return Table(f"The hosts of {code(run.name)}, in the order of rank", header, [_host(host) for host in run.record.hosts])
 
 
-def _host(host: dict[str, Any]) -> list[str]:
-    packages = host.get("packages") or {}
-    engine = next((version for name, version in packages.items() if name.startswith("tensorflow")), None)
-    values = [host["rank"], host["name"], f"{host['address']}:{host['port']}", f"{host.get('cpu', '-')} ({host.get('machine', '-')})"]
-    values += [host.get("cores"), host.get("threads") or None, host.get("python"), engine, packages.get("keras")]
+def _host(host: Host) -> list[str]:
+    engine = next((version for name, version in host.packages.items() if name.startswith("tensorflow")), None)
+    values = [host.rank, host.name, f"{host.address}:{host.port}", f"{host.cpu or '-'} ({host.machine or '-'})"]
+    values += [host.cores, host.threads or None, host.python or None, engine, host.packages.get("keras")]
     return ["-" if value is None else str(value) for value in values]
 
 
@@ -166,7 +165,7 @@ def short(run: Run) -> str:
     seconds = run.summary.seconds_training
     took = f" in {spent(seconds)} of training" if seconds else ""
     state = run.summary.state or "no outcome recorded"
-    trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
+    trained = f"{code(run.model)} ({run.record.parameters['total']:,} parameters)"
     return (
         f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {_place(run)}{took}: {state}, "
         f"{_best(run)} in epoch {run.best['epoch']}{_restored(run)}."

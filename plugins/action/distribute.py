@@ -6,6 +6,7 @@ from typing import Any
 from control.remote.published import Published
 from control.remote.shared_folder import Item, SharedFolder
 from plugins.shared.base_action import Action
+from trainer.common.plain_values import from_plain
 
 
 class ActionModule(Action):
@@ -16,7 +17,7 @@ class ActionModule(Action):
 
     def act(self, path: str, host: str, published: dict[str, Any], whole: bool = False) -> dict[str, Any]:
         """Look, and send what is missing or was changed."""
-        return {"changed": distribute(self, Published.of(published), path, host, bool(whole))}
+        return {"changed": distribute(self, from_plain(Published, published), path, host, bool(whole))}
 
 
 def distribute(action: Action, published: Published, path: str, host: str, whole: bool = False) -> bool:

@@ -20,6 +20,7 @@ from control.runs.results.run_folder import RunFolder, ranges
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
+from trainer.common.plain_values import to_plain
 from trainer.rundir import layout
 
 
@@ -50,7 +51,7 @@ class ActionModule(Action):
         if not published:
             launched = Published.launched(plan, Path(packs))
             distribute(self, launched, path, host)
-            published = launched.fact
+            published = to_plain(launched)
         SharedFolder(self, host).agree([_snapshot(into, run_folder, epoch) for epoch in epochs])
         arguments = self.evaluate("worker_arguments + worker_manifest", published=published)
         job = ["-m", "trainer", "evaluate", *arguments, "--epochs", ",".join(map(str, epochs)), "--out", folder]

@@ -26,6 +26,7 @@ from control.runs.results.summary import Summary
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
+from trainer.common.plain_values import from_plain
 from trainer.common.safe_text import printable
 from trainer.data.spec import noun
 from trainer.launch.slurm import RUN
@@ -42,7 +43,7 @@ class ActionModule(Action):
 
     def act(self, plan: dict[str, Any], published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
         """Submit, unless the run is already in the queue or ended unwatched; follow; collect."""
-        self.plan, self.job, self.name = Plan.of(plan), job, name
+        self.plan, self.job, self.name = from_plain(Plan, plan), job, name
         self.local = self.plan.folder
         self.line = Line()
         try:
@@ -139,7 +140,7 @@ class ActionModule(Action):
         hosts = [replace(host, rank=rank, threads=0) for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
         launches.write_launch(
-            self.local, self.plan, launches.record(self.plan, Published.of(published), hosts, id=self._identity(), slurm=job)
+            self.local, self.plan, launches.record(self.plan, from_plain(Published, published), hosts, id=self._identity(), slurm=job)
         )
 
     def _follow(self, number: str, how: str) -> None:

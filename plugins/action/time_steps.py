@@ -11,6 +11,7 @@ from control.common.worker_environment import assignments
 from control.remote import checked_code, worker_files
 from control.runs.hosts.inventory_hosts import gpu_share, thread_share
 from plugins.shared.base_action import Action
+from trainer.common.plain_values import from_plain
 
 
 class ActionModule(Action):
@@ -18,7 +19,7 @@ class ActionModule(Action):
 
     def act(self, plan: dict[str, Any], host: str, cpus: Any, **arguments: Any) -> dict[str, Any]:
         """Send the configuration, read the answer."""
-        planned = Plan.of(plan)
+        planned = from_plain(Plan, plan)
         threads = thread_share(planned.hosts, host, int(cpus))
         command = _command(planned, host, threads, arguments)
         given = json.dumps({"config": planned.config_yaml, "spec": planned.dataset.get("spec")})

@@ -30,6 +30,7 @@ from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
+from trainer.common.plain_values import from_plain
 from trainer.host import claims
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir.launch_record import Host
@@ -101,7 +102,7 @@ class ActionModule(Action):
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until all workers are done, failed, silent or unreachable (or under way, if detached)."""
-        names = [Host.of(host).name for host in arguments["hosts"]]
+        names = [from_plain(Host, host).name for host in arguments["hosts"]]
         targets = [
             Target.of(arguments, rank, self.task_vars["hostvars"][name]) for rank, name in enumerate(names) if name in arguments["watched"]
         ]
@@ -182,7 +183,7 @@ class Target:
     @classmethod
     def of(cls, arguments: Mapping[str, Any], rank: int, variables: Mapping[str, Any]) -> "Target":
         """One of the action's `hosts`, with that host's variables."""
-        host, root, script = Host.of(arguments["hosts"][rank]), str(variables["worker_root"]), bool(arguments.get("script"))
+        host, root, script = from_plain(Host, arguments["hosts"][rank]), str(variables["worker_root"]), bool(arguments.get("script"))
         recovery = {} if script else arguments.get("recovery") or {}
         again = bool(recovery.get("max_restarts"))
         return cls(

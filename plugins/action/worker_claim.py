@@ -9,6 +9,7 @@ from control.remote import modules
 from control.runs.hosts import launch_secret
 from control.runs.planning import script_plan
 from plugins.shared.base_action import Action
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import LaunchRecord
 
 
@@ -33,7 +34,7 @@ def _command(start: dict[str, Any], folder: str, host: str, **_: Any) -> list[st
     """Arguments of the host's Python."""
     plan, record, worker = start["plan"], start["record"], start["arguments"]
     if plan["script"]:
-        worker = script_plan.command(plan["script"], folder, host, start["shared"], LaunchRecord.of(record).hosts)
+        worker = script_plan.command(plan["script"], folder, host, start["shared"], from_plain(LaunchRecord, record).hosts)
     # A queued run waits for its turn first.
     turn = ["-m", "trainer.supervision.queue", folder, host] if plan["ticket"] else []
     return [*turn, *worker]

@@ -10,8 +10,9 @@ from control.provision import host_rules
 from control.remote import checked_code
 from control.runs.hosts import inventory_hosts
 from control.runs.launch import launches
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.host import claims
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 
 class FilterModule:
@@ -20,9 +21,9 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Name to function."""
         return {
-            "cluster_hosts": lambda hostvars, names: host_facts(inventory_hosts.cluster_hosts(hostvars, names)),
+            "cluster_hosts": lambda hostvars, names: to_plain(inventory_hosts.cluster_hosts(hostvars, names)),
             "cluster_rank": inventory_hosts.rank,
-            "gpu_share": lambda hosts, name: inventory_hosts.gpu_share([Host.of(host) for host in hosts], name),
+            "gpu_share": lambda hosts, name: inventory_hosts.gpu_share([from_plain(Host, host) for host in hosts], name),
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,

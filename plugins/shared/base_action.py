@@ -20,6 +20,7 @@ from control.remote.worker_access import Seen, Worker
 from plugins.shared import guard_answers
 from trainer.common.errors import LockstepError
 from trainer.common.files import full, keep_others_out, shortage
+from trainer.common.plain_values import to_plain
 from trainer.rundir.full_disk import FIX
 
 START_SCRIPT = ROOT / "templates" / "run_worker.sh.j2"
@@ -42,7 +43,7 @@ def refusing() -> Iterator[None]:
 
 
 class Action(ActionBase):
-    """An action of this project: `act` takes the task's arguments by name, and returns the task's result."""
+    """An action of this project: `act` takes the task's arguments by name, and returns its result, of plain values or dataclasses."""
 
     TRANSFERS_FILES = False
 
@@ -52,7 +53,7 @@ class Action(ActionBase):
         self.task_vars = task_vars or {}
         self.close_to_others()
         with refusing():
-            return {**result, **self.act(**self._task.args)}
+            return {**result, **to_plain(self.act(**self._task.args))}
 
     def close_to_others(self) -> None:
         """Keep other users of this machine from what this task's process writes: each task has a process of its own."""

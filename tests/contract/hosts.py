@@ -22,6 +22,7 @@ from control.runs.hosts.inventory_hosts import tf_config
 from tests import launching
 from tests.project import SLOWEST, Project, await_until
 from trainer.common.files import read_json, write_json
+from trainer.common.plain_values import from_plain
 from trainer.config import schedule
 from trainer.host import sealed_files
 from trainer.host.claims import SUPERVISED
@@ -107,7 +108,7 @@ class Hosts:
         for rank, name in enumerate(self.names):
             run, place = self.run(rank + 1), publish.place_of(self._packs, self._manifest.sha256)
             own = launching.write(run, name, configurations.dump(config), record, secret)
-            environment = tf_config([Host.of(host) for host in hosts[: self.workers]], rank) if rank < self.workers else {}
+            environment = tf_config([from_plain(Host, host) for host in hosts[: self.workers]], rank) if rank < self.workers else {}
             (own / "tf_config.json").write_text(json.dumps(environment))
             reads = launching.reading(run, name, place, self.root / "caches")
             worker = [*launching.training(reads, hosts[rank], weights), "--start-deadline", "60"]

@@ -9,6 +9,7 @@ from control.remote.published import Published
 from control.runs.launch import launches
 from tests.commands import ROOT, Commands
 from tests.unit.report_samples import HOST, OVERFITTING, PACKAGES, SUMMARY, write_history
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.rundir.launch_record import Host
 
 COMPILED, SEQUENCES = (ROOT / "tests/training" / name for name in ("compiled.py", "sequences.py"))
@@ -18,8 +19,8 @@ UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile
 def launch(commands: Commands, name: str, *arguments: str) -> Path:
     """A run directory as at the launch of `train.yml`, its dataset published."""
     facts = commands.run_here("train", f"run={name}", *arguments, "preflight=false").facts
-    plan, published = Plan.of(facts["plan"]), Published.of(facts["published"])
-    hosts = [Host.of({"rank": rank, **host.fact, **HOST, "packages": PACKAGES}) for rank, host in enumerate(plan.posts)]
+    plan, published = from_plain(Plan, facts["plan"]), from_plain(Published, facts["published"])
+    hosts = [from_plain(Host, {"rank": rank, **to_plain(host), **HOST, "packages": PACKAGES}) for rank, host in enumerate(plan.posts)]
     more = {"script": plan.script} if plan.script else {}
     launches.write_launch(commands.run(name), plan, launches.record(plan, published, hosts, **more))
     return commands.run(name)

@@ -43,7 +43,14 @@ pack.write_bytes(changed)
 
 def attack(project: LocalProject, program: str, run: str, pictures, *more: str):
     """A training, attacked between publication and start."""
-    argv = [str(shutil.which("python3")), "-c", HEAD + program, "{{ dfs_path }}", "{{ published.code_name }}", "{{ published.name }}"]
+    argv = [
+        str(shutil.which("python3")),
+        "-c",
+        HEAD + program,
+        "{{ dfs_path }}",
+        "{{ published.code | basename }}",
+        "{{ published.folder | basename }}",
+    ]
     return project.train_attacked(argv, f"run={run}", f"dataset={pictures}", *SMALL, *more)
 
 

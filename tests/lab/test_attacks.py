@@ -320,7 +320,7 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
 )
 def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, first):
     forget_published_copies(cluster)
-    argv = ["python3", "-c", CHANGES, "{{ published.code_name }}", "{{ published.name }}", what]
+    argv = ["python3", "-c", CHANGES, "{{ published.code | basename }}", "{{ published.folder | basename }}", what]
     done = cluster.train_attacked(argv, f"run=attacked-{what}", *SHORT)
     assert done.returncode != 0, done.stdout
     assert "First failure: node" in done.stdout, done.stdout

@@ -17,6 +17,7 @@ from control.runs.planning import plan, plan_dataset, plan_request
 from tests import launching, preloaded
 from tests.project import SLOWEST
 from trainer.common.files import read_json, write_json
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.config import loading
 from trainer.rundir.launch_record import Host
 
@@ -90,7 +91,8 @@ class Trainings:
         folder = Path(tempfile.mkdtemp(dir=self.root, prefix="plan-"))
         hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0, "threads": 1} for number in range(1, 6)]
         places = {"runs": str(self.root / "runs"), "packs": str(self.root / "packs"), "parameter_cache": str(self.root / "parameters")}
-        request = {"options": options, "hosts": hosts, "default_workers": 2, "write": True, **places}
+        asked = to_plain(plan_request.OperatorRequest.of(options))
+        request = {"asked": asked, "inventory": {"hosts": hosts}, "default_workers": 2, "write": True, **places}
         process = preloaded.logged(("-c", PLAN, json.dumps(request), str(folder / "plan.json")), folder, folder / LOG, {})
         assert process.wait(SLOWEST * END_S) == 0, (folder / LOG).read_text()
         return {**read_json(folder / "plan.json"), "nonce": secrets.token_hex(16)}
@@ -104,16 +106,16 @@ class Trainings:
         # What a killed worker leaves there goes with its run.
         temporary = own / "tmp"
         temporary.mkdir(exist_ok=True)
-        more = {"TF_CONFIG": json.dumps(tf_config([Host.of(host) for host in hosts], rank)), "TMPDIR": str(temporary)}
+        more = {"TF_CONFIG": json.dumps(tf_config([from_plain(Host, host) for host in hosts], rank)), "TMPDIR": str(temporary)}
         return preloaded.logged(words, own, own / LOG, {**more, **hosts[rank].get("environment", {})})
 
 
 def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
-    made = plan.make_plan(plan_request.Request.of(request))
+    made = plan.make_plan(from_plain(plan_request.Request, request))
     config = loading.build(made.config)
     source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
     made.dataset["manifest"] = manifest.sha256
-    write_json(Path(answer), made.fact)
+    write_json(Path(answer), to_plain(made))

@@ -1,11 +1,12 @@
 """The hosts of a launch and its record, `cluster.json` in the run directory: written by the control node, read by supervisors, too."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trainer.common.files import read_json
+from trainer.common.plain_values import from_plain
 from trainer.network import member
 
 RECORD = "cluster.json"
@@ -13,20 +14,11 @@ PORTS = ("port", "direct_port", "server_port")
 """TensorFlow's port, the port to which other workers connect to send gradients, and that of a parameter server, if the host has one."""
 
 
-def _entries(one: Any, always: Sequence[str]) -> dict[str, Any]:
-    """The fields of a dataclass by name, without those that have their default, except where they are `always` written."""
-    entries = {}
-    for each in fields(one):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if each.name in always or getattr(one, each.name) != default:
-            entries[each.name] = getattr(one, each.name)
-    return entries
-
-
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """A host of a run: as the inventory names it; once planned, with its ports; once launched, with what it reported."""
 
+    ALWAYS: ClassVar = ("name",)
     rank: int | None = None
     name: str
     address: str = ""
@@ -48,21 +40,17 @@ class Host:
     """Its `worker_root`."""
     silence: float | None = None
     """Seconds without a heartbeat after which its worker counts as silent."""
-    reported: dict[str, Any] = field(default_factory=dict)
-    """The host's answer at the launch: `python`, `packages`, `machine`, `cpu`, `cpus`, `cores`, `executable`."""
-
-    @classmethod
-    def of(cls, fact: Mapping[str, Any]) -> "Host":
-        """A host in a fact, or in JSON."""
-        known = {each.name for each in fields(cls)}
-        settings = {key: value for key, value in fact.items() if key in known}
-        return cls(**settings, reported={key: value for key, value in fact.items() if key not in known})
-
-    @property
-    def fact(self) -> dict[str, Any]:
-        """The host as a fact, or for JSON."""
-        entries = _entries(self, ("name",))
-        return {key: value for key, value in entries.items() if key != "reported"} | self.reported
+    python: str = ""
+    """Version of its Python; this and the following are the host's answer at the launch."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions by package."""
+    machine: str = ""
+    cpu: str = ""
+    cpus: float | None = None
+    """Processors that it may use, by its quota, too."""
+    cores: int | None = None
+    """Whole processors, at least 1."""
+    executable: str = ""
 
     @property
     def label(self) -> str:
@@ -94,11 +82,6 @@ def apart(hosts: Sequence[Host]) -> dict[int, str]:
     return {rank: host.role for rank, host in enumerate(hosts) if host.role}
 
 
-def host_facts(hosts: Sequence[Host]) -> list[dict[str, Any]]:
-    """The hosts as facts, or for JSON."""
-    return [host.fact for host in hosts]
-
-
 def training(hosts: Sequence[Host]) -> list[Host]:
     """The hosts that train: all but those of an asynchronous run that only keep weights, or only evaluate."""
     return [host for host in hosts if not host.role]
@@ -108,6 +91,10 @@ def training(hosts: Sequence[Host]) -> list[Host]:
 class LaunchRecord:
     """The content of `cluster.json`. Of a run that was never launched, or in an older file, what is not there has its default."""
 
+    ALWAYS: ClassVar = (
+        *("run", "id", "entered_at", "launched_at", "created_at", "revision", "dataset", "code", "code_sha256"),
+        *("counts", "parameters", "compiled", "kept", "hosts"),
+    )
     run: str = ""
     id: str = ""
     """Constant through all launches of a run; a later run of the same name has another."""
@@ -138,23 +125,9 @@ class LaunchRecord:
     """The folder of the run's Slurm jobs; `job`, the last one's number, and `told`, once its end was reported."""
 
     @classmethod
-    def of(cls, entries: Mapping[str, Any]) -> "LaunchRecord":
-        """The record in a fact, or in JSON."""
-        known = {each.name for each in fields(cls)}
-        given = {key: value for key, value in entries.items() if key in known}
-        return cls(**given | {name: [Host.of(one) for one in given.get(name, ())] for name in ("hosts", "spares")})
-
-    @classmethod
     def read(cls, run: Path | None) -> "LaunchRecord":
         """The record in a run directory; an empty one of a run that was never launched."""
-        return cls.of(read_json(run / RECORD)) if run is not None and (run / RECORD).is_file() else cls()
-
-    @property
-    def fact(self) -> dict[str, Any]:
-        """The record as a fact, or for JSON."""
-        optional = ("recovery", "script", "ticket", "spares", "failed_before", "launch", "slurm")
-        entries = _entries(self, [each.name for each in fields(self) if each.name not in optional])
-        return entries | {name: host_facts(entries[name]) for name in ("hosts", "spares") if name in entries}
+        return from_plain(cls, read_json(run / RECORD)) if run is not None and (run / RECORD).is_file() else cls()
 
     def __bool__(self) -> bool:
         """Return whether the run was launched."""

@@ -11,6 +11,7 @@ from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
 from trainer.common.files import write_json, write_text
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host
 
 
@@ -42,7 +43,7 @@ def _host(task: Task, host: Host) -> dict[str, Any]:
     """The host with the SSH details that its fixes name."""
     variables = task.task_vars["hostvars"][host.name]
     names = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
-    return {**host.fact, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
+    return {**to_plain(host), **{key: variables[variable] for key, variable in names.items() if variable in variables}}
 
 
 def _write(task: Task, plan: Plan, document: dict[str, Any], fast: bool) -> Path | None:

@@ -23,4 +23,4 @@ def size_trial(task: Task) -> dict[str, Any]:
     written = configurations.dump(config)
     counts = {**plan.counts, "steps_per_epoch": steps, "total_steps": steps}
     longer_plan = replace(plan, config=configurations.to_dict(config), config_yaml=written, asked_yaml=written, counts=counts)
-    return {"ansible_facts": {"plan": longer_plan.fact}}
+    return {"ansible_facts": {"plan": longer_plan}}

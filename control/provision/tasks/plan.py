@@ -17,7 +17,8 @@ from control.doctor.checks.host import loopback
 from control.provision.host_rules import inside
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts
 from trainer.common.errors import ConfigError
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.common.plain_values import to_plain
+from trainer.rundir.launch_record import Host
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
@@ -32,7 +33,7 @@ def plan(task: Task) -> dict[str, Any]:
     planned = {
         "state": "nothing" if here else state,
         "firewall": firewall,
-        "members": host_facts(members),
+        "members": to_plain(members),
         "addresses": [],
         "kind": "",
         "token": secrets.token_hex(8),

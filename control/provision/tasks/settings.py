@@ -8,6 +8,7 @@ from control.common.task import Task
 from control.provision.host_rules import inside
 from control.runs.hosts import inventory_hosts
 from trainer.common.errors import ConfigError
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import Host
 
 KINDS = ("glusterfs", "mounted", "local")
@@ -130,7 +131,7 @@ def firewall(task: Task) -> dict[str, Any]:
 
 def _ports(hosts: list[dict[str, Any]], kind: str) -> list[str]:
     """TCP ports that only members may reach: those of every worker, with a parameter server beside it, and those of GlusterFS."""
-    numbers = {port for host in hosts for port in inventory_hosts.with_server(Host.of(host)).ports}
+    numbers = {port for host in hosts for port in inventory_hosts.with_server(from_plain(Host, host)).ports}
     ports = [str(port) for port in sorted(numbers) if port <= inventory_hosts.LAST]
     return [*ports, GLUSTER_PORTS, f"{BRICK_PORTS[0]}-{BRICK_PORTS[1]}"] if kind == "glusterfs" else ports
 

@@ -57,7 +57,7 @@ def write(task: Task) -> dict[str, Any]:
 
 def _unfinished(run: Run) -> str:
     """Sentence on the epochs in the report of a run without an outcome."""
-    done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
+    done, asked = run.last["epoch"], run.record.counts["epochs"]
     return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {text.count(asked, 'epoch')}"
 
 
@@ -92,7 +92,7 @@ def _evaluate(task: Task, run: Run) -> str:
     epochs = run.testable()
     if not epochs or not run.ended:
         return ""
-    if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in task.task_vars["groups"]["all"]]:
+    if missing := [host.name for host in run.record.hosts if host.name not in task.task_vars["groups"]["all"]]:
         return (
             f"{run.name}: its test {run.noun}s were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
             "give the run's own inventory with -i"
@@ -175,6 +175,6 @@ def _others(request: Request) -> list[tuple[str, str]]:
     run = request.runs[0]
     histories = sorted(project.RUNS.glob("*/history.csv"), key=lambda path: path.stat().st_mtime, reverse=True)
     others = (path.parent for path in histories if path.parent != run.folder and (path.parent / "cluster.json").is_file())
-    digest = run.cluster["dataset"]["digest"]
+    digest = run.record.dataset["digest"]
     other = next((folder.name for folder in others if read_json(folder / "cluster.json")["dataset"]["digest"] == digest), None)
     return [("compare with another run", f"ansible-playbook report.yml -e run={run.name},{other}")] if other else []

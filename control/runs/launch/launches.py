@@ -20,6 +20,7 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import RECORD, Host, LaunchRecord
 
 BEGUN = project.PRIVATE / "launches"
@@ -63,7 +64,7 @@ def write_launch(folder: Path, plan: Plan, written: LaunchRecord) -> None:
     """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
     run = RunFolder(folder)
     run.evaluations.forget(run.summary.epochs_done or 0)
-    write_json(folder / RECORD, written.fact)
+    write_json(folder / RECORD, to_plain(written))
     write_text(folder / "config.yml", plan.config_yaml)
     under_way.keep(folder)
 

@@ -22,6 +22,7 @@ from control.runs.planning import kept_choices, script_plan
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
 from control.runs.show import parameter_server_text, plan_text
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.config.schema import PARAMETER_SERVER
 from trainer.parameter_server.roles import EVALUATOR, SERVER
 from trainer.rundir.launch_record import Host, LaunchRecord
@@ -109,7 +110,10 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
         check_run_name(asked.run)
         reservations.reserve(asked.run)
     # A model's plan is made in its own process: a dataset may be the user's own code.
-    plan = script_plan.make_script_plan(request) if scripted else Plan.of(trainer_process.run_trainer(["plan"], given=request.entries))
+    if scripted:
+        plan = script_plan.make_script_plan(request)
+    else:
+        plan = from_plain(Plan, trainer_process.run_trainer(["plan"], given=to_plain(request)))
     if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
     before = LaunchRecord.read(folder / plan.run).posts if plan.resume else ()

@@ -16,7 +16,7 @@ from control.runs.results.run_names import check_run_name
 from trainer.checkpoint import starting_weights
 from trainer.common.errors import ConfigError
 from trainer.common.files import sha256_file
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 DEFAULT = "lecture_cnn"
 """Configuration if the command names none."""
@@ -40,7 +40,7 @@ class OperatorRequest:
     """The variables of a command that trains; each is parsed only here."""
 
     typed: Mapping[str, Any]
-    """The variables as typed, for messages and for the process that plans."""
+    """The variables as typed, for messages."""
     run: str | None = None
     config: str | None = None
     model: str | None = None
@@ -189,32 +189,6 @@ class Request:
     parameter_cache: Path
     write: bool
     """False with `--check`: only the index of a dataset's images and the list of unreadable ones are written."""
-
-    @classmethod
-    def of(cls, entries: Mapping[str, Any]) -> "Request":
-        """The request in JSON."""
-        hosts = {name: [Host.of(host) for host in entries.get(name, ())] for name in ("hosts", "spares", "apart")}
-        return cls(
-            asked=OperatorRequest.of(entries["options"]),
-            inventory=Inventory(**hosts, servers=entries.get("servers", ())),
-            default_workers=entries["default_workers"],
-            runs=Path(entries["runs"]),
-            packs=Path(entries["packs"]),
-            parameter_cache=Path(entries["parameter_cache"]),
-            write=entries["write"],
-        )
-
-    @property
-    def entries(self) -> dict[str, Any]:
-        """The request for JSON."""
-        return {
-            "options": dict(self.asked.typed),
-            **{name: host_facts(getattr(self.inventory, name)) for name in ("hosts", "spares", "apart")},
-            "servers": list(self.inventory.servers),
-            **{name: str(getattr(self, name)) for name in ("runs", "packs", "parameter_cache")},
-            "default_workers": self.default_workers,
-            "write": self.write,
-        }
 
     @property
     def code(self) -> Path:

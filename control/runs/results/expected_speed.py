@@ -96,7 +96,7 @@ def expected(config: dict[str, Any], record: LaunchRecord, shares: list[int] | N
     sizes = [round(record.counts["global_batch"] * share / max(1, sum(shares))) for share in shares] if shares else [batch] * len(names)
     if len(sizes) != len(names):
         return None
-    now = [[host.threads, host.reported.get("cpus"), size] for host, size in zip(record.hosts, sizes, strict=True)]
+    now = [[host.threads, host.cpus, size] for host, size in zip(record.hosts, sizes, strict=True)]
     if forecast["hosts"][: len(names)] != names or forecast.get("made_with", [])[: len(names)] != now:
         return None
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])

@@ -19,6 +19,7 @@ from control.runs.planning import plan_command
 from control.runs.planning.plan_request import Inventory, OperatorRequest
 from control.runs.show import plan_text
 from trainer.common.files import replacing
+from trainer.common.plain_values import from_plain
 from trainer.common.safe_text import printable
 
 COMMAND = "playbooks/visualize"
@@ -32,7 +33,7 @@ def plan(task: Task) -> dict[str, Any]:
     asked["run"] = "picture"
     host = Inventory(hosts=plan_command.hosts(task.task_vars)[:1])
     plan = plan_command.make_plan(OperatorRequest.of(asked), host, "pictures", 1, task.arguments["packs"], not task.check_mode)
-    return {"ansible_facts": {"plan": plan.fact, "batch_wanted": wanted}}
+    return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}
 
 
 COLUMNS = 8
@@ -51,7 +52,7 @@ def draw(task: Task) -> dict[str, Any]:
 
     Writes `pictures/<dataset>-<configuration>.png`, one file for each column of images.
     """
-    plan, published, wanted = task.plan, Published.of(task.arguments["published"]), task.arguments["wanted"]
+    plan, published, wanted = task.plan, from_plain(Published, task.arguments["published"]), task.arguments["wanted"]
     leaves, classes = _batch(plan, published, wanted)
     title, count = f"{plan.dataset['name']}, step {wanted['step']}", len(leaves[0][2])
     columns = "spec" in plan.dataset

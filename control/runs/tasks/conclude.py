@@ -14,7 +14,7 @@ from control.runs.results.outcome import Verdict, Verdicts
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show.result_text import shown_result
-from trainer.rundir.launch_record import LaunchRecord, host_facts
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def conclude(task: Task) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": host_facts(run.remaining(record.hosts))}
+    facts = {"plan": dataclasses.replace(plan, complete=True), "cluster": run.remaining(record.hosts)}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 

@@ -16,7 +16,7 @@ from control.runs.results.run_names import latest_run
 from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
 from trainer.common.errors import LockstepError
-from trainer.rundir.launch_record import LaunchRecord, host_facts
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def find(task: Task) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def find(task: Task) -> dict[str, Any]:
             confirmed = boolean("confirm", options.get("confirm", False)) and not task.check_mode
             # The following stages, which need a host, have nothing to do.
             facts = {
-                "plan": Plan(run="", folder=project.RUNS, elsewhere="done").fact,
+                "plan": Plan(run="", folder=project.RUNS, elsewhere="done"),
                 "cluster": [{"name": task.task_vars["groups"]["workers"][0]}],
             }
             return {**deletion.delete(asked, confirmed), "ansible_facts": facts}
@@ -60,14 +60,14 @@ def find(task: Task) -> dict[str, Any]:
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
         plan = replace(plan, logs=parameter_server_text.logs(hosts, options.get("role")))
-    return {**left, "ansible_facts": {"plan": plan.fact, "cluster": host_facts(hosts), "run_options": options, "published": {}}}
+    return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, "published": {}}}
 
 
 def _elsewhere(task: Task, run: str) -> dict[str, Any]:
     """Facts on a run without a record on this machine; it may be on any host."""
     plan = Plan(run=run, folder=project.RUNS / run, elsewhere=task.arguments["command"])
     hosts = [{"name": name} for name in task.task_vars["groups"]["workers"]]
-    return {"ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": {}}}
+    return {"ansible_facts": {"plan": plan, "cluster": hosts, "run_options": {}}}
 
 
 def _refuse_without_weights(run: Path, command: str, options: dict[str, Any]) -> None:

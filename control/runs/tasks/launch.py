@@ -1,6 +1,7 @@
 """The launch of a run: judge the hosts' run directories, write `config.yml` and `cluster.json`; it ends once all workers run, or none."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from control.runs.hosts.inventory_hosts import tf_config, thread_share, worker_s
 from control.runs.launch import launches, reservations, resumption
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
-from trainer.rundir.launch_record import RECORD, Host, LaunchRecord, host_facts
+from trainer.common.plain_values import from_plain
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 def record(task: Task) -> dict[str, Any]:
     """Check the launch and write both files; write nothing if the run is under way or with `--check`.
 
-    Returns the facts `record` (content of cluster.json), `cluster` (its hosts), `record_text` (the file as written), `state_to_give` (by
-    host) and `launch`.
+    Returns the facts `record` (content of cluster.json), `cluster` (its hosts), `state_to_give` (by host) and `launch`.
     """
     plan, claims = task.plan, task.arguments["claims"]
     if task.check_mode:
@@ -37,26 +38,19 @@ def record(task: Task) -> dict[str, Any]:
         return {
             **under_way,
             "before_start": None,
-            "ansible_facts": {"record": before.fact, "cluster": host_facts(before.posts)},
+            "ansible_facts": {"record": before, "cluster": before.posts},
         }
-    facts = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
-    hosts = _hosts(plan.posts, len(plan.hosts), facts, {host.name: host.threads or 0 for host in before.posts})
+    found = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
+    hosts = _hosts(plan.posts, len(plan.hosts), found, {host.name: host.threads or 0 for host in before.posts})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before.slurm["folder"]}} if before.slurm else {}
-    record = launches.record(plan, Published.of(task.arguments["published"]), hosts, launch=plan.nonce, **shared)
+    record = launches.record(plan, from_plain(Published, task.arguments["published"]), hosts, launch=plan.nonce, **shared)
     launches.write_launch(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host.name: claims[host.name] for host in plan.posts}), launches.begin(plan)
-    text = (folder / RECORD).read_text(encoding="utf-8")
-    facts_set = {
-        "record": record.fact,
-        "cluster": host_facts(record.posts),
-        "record_text": text,
-        "state_to_give": chosen.give,
-        "launch": launch,
-    }
+    facts = {"record": record, "cluster": record.posts, "state_to_give": chosen.give, "launch": launch}
     begun = {} if RunFolder(folder).is_trial else {"launch_begun": launch}
-    return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
+    return {"changed": True, "ansible_facts": facts, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
 def _settings(task: Task, name: str) -> dict[str, Any]:
@@ -117,7 +111,7 @@ def _hosts(cluster: Sequence[Host], workers: int, facts: dict[str, Any], before:
     for rank, host in enumerate(cluster):
         threads = before.get(host.name) or thread_share(cluster, host.name, facts[host.name]["cores"])
         place = tf_config(cluster[:workers], rank) if rank < workers else {}
-        hosts.append(Host.of({**host.fact, **facts[host.name], "rank": rank, "threads": threads, "tf_config": place}))
+        hosts.append(replace(host, **facts[host.name], rank=rank, threads=threads, tf_config=place))
     return hosts
 
 

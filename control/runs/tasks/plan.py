@@ -18,8 +18,9 @@ from control.runs.results import mlflow_log
 from control.runs.results.run_folder import RunFolder
 from control.runs.show.result_text import shown_result
 from trainer.common.errors import ConfigError
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.common.safe_text import printable
-from trainer.rundir.launch_record import Host, LaunchRecord, host_facts
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 LATER: dict[str, Any] = {
     "published": {},
@@ -63,7 +64,7 @@ def plan(task: Task) -> dict[str, Any]:
         # The following stages have nothing to do.
         return {
             "show_last": plan.config_yaml.rstrip(),
-            "ansible_facts": {**LATER, "plan": replace(plan, complete=True).fact, "cluster": host_facts(plan.posts), "run_options": {}},
+            "ansible_facts": {**LATER, "plan": replace(plan, complete=True), "cluster": plan.posts, "run_options": {}},
         }
     if command == "train" and not plan.complete:
         launches.check_job(plan.run, LaunchRecord.read(plan.folder))
@@ -81,7 +82,7 @@ def plan(task: Task) -> dict[str, Any]:
     return {
         **already,
         **show,
-        "ansible_facts": {**LATER, "plan": plan.fact, "cluster": host_facts(hosts), "run_options": options, **_broken(task, command)},
+        "ansible_facts": {**LATER, "plan": plan, "cluster": hosts, "run_options": options, **_broken(task, command)},
         **(_before_start(plan) if command in ("train", "doctor") and not plan.complete else {}),
     }
 
@@ -108,8 +109,8 @@ def _trained_with(plan: Plan) -> Plan:
     trained = LaunchRecord.read(plan.folder)
     if plan.script:
         return plan
-    before = {host.name: host.fact for host in trained.hosts}
-    hosts = [Host.of(before.get(host.name, {}) | host.fact) for host in plan.hosts]
+    before = {host.name: host for host in trained.hosts}
+    hosts = [from_plain(Host, to_plain(before.get(host.name, host)) | to_plain(host)) for host in plan.hosts]
     return replace(plan, hosts=hosts, dataset=trained.dataset, code=trained.code, code_sha256=trained.code_sha256)
 
 

@@ -15,6 +15,7 @@ from control.remote.published import Published
 from control.runs.predict import predictions
 from control.runs.predict.predictions import FOLDER, Prediction, PredictionRequest
 from trainer.common.errors import LockstepError
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import LaunchRecord
 
 
@@ -23,7 +24,7 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
 
     Returns the facts `prediction`, the plan, and `published`, this version's trainer; with `--check`, only shows the plan.
     """
-    run = Plan.of(plan).folder
+    run = from_plain(Plan, plan).folder
     asked = PredictionRequest.of(options, run, len(hosts))
     output = asked.output
     folder = project.PRIVATE / FOLDER / run.name
@@ -43,7 +44,7 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
         shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
         return {"show_last": f"Would predict {shown}"}
     here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
-    return {"ansible_facts": {"prediction": {**planned, **here}, "published": Published.trainer(Path(packs)).fact}}
+    return {"ansible_facts": {"prediction": {**planned, **here}, "published": Published.trainer(Path(packs))}}
 
 
 def _busy(planned: dict[str, Any]) -> int:

@@ -29,12 +29,12 @@ def publish(task: Task) -> dict[str, Any]:
     if plan.script:
         name, sha256 = plan.script["archive"], plan.script["sha256"]
         others = {"script": PublishedFile(str(beside / name), name, sha256)}
-        return {"ansible_facts": {"published": dataclasses.replace(code, others=others).fact}}
+        return {"ansible_facts": {"published": dataclasses.replace(code, others=others)}}
     already_published = bool(plan.dataset["digest"])
     record = PublishedData.parsed(plan.dataset) if already_published else _publish(plan.config["data"], packs)
     assert record.digest is not None
     dataset = record.place(packs)
-    replanned = {"plan": _recounted(without(plan, record), dataset).fact} if record.excluded else {}
+    replanned = {"plan": _recounted(without(plan, record), dataset)} if record.excluded else {}
     if plan.expected_digest not in (None, record.digest):
         raise LockstepError(
             f"run={plan.run}: its dataset was {plan.expected_digest[:16]}, the one given now is {record.digest[:16]}: "
@@ -44,7 +44,7 @@ def publish(task: Task) -> dict[str, Any]:
     shown = {"show": f"left out {text.count(len(left_out), 'image')} that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
     others = {"weights": _copied_weights(plan.weights, beside)} if plan.weights else {}
     published = dataclasses.replace(code, digest=record.digest, folder=str(dataset.folder), manifest=dataset.sha256, others=others)
-    return {"changed": not already_published, "ansible_facts": {"published": published.fact, **replanned}, **shown}
+    return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
 
 
 def _publish(data: dict[str, Any], packs: Path) -> PublishedData:

@@ -31,7 +31,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.config.schema import Config
 from trainer.data.spec import noun
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
 """Keys that may differ between trials of one sweep: columns of timings.csv."""
@@ -64,7 +64,7 @@ def plan(task: Task) -> dict[str, Any]:
             "ansible_facts": {
                 **LATER,
                 "sweep_found": found_sweep,
-                "cluster": host_facts(plan_command.hosts(task.task_vars)),
+                "cluster": plan_command.hosts(task.task_vars),
                 "run_options": options,
             }
         }
@@ -117,7 +117,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str
     shown = _shown(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
     times = bool(left) and boolean("preflight", options.get("preflight", True)) and _step_alone_counts(wanted, record["hosts"])
-    facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": host_facts(plan.hosts), "run_options": options}
+    facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan.hosts, "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 
 
@@ -192,8 +192,8 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[st
     found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
     facts = {
         "sweep_found": found_sweep,
-        "plan": replace(plan, hosts=used).fact,
-        "cluster": host_facts(used),
+        "plan": replace(plan, hosts=used),
+        "cluster": used,
         "run_options": options,
     }
     return _planned(task, shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})

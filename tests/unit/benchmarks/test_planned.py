@@ -84,7 +84,7 @@ def test_a_check_of_loaders_makes_no_picture(plan, tmp_path):
 def test_checking_a_new_model_touches_no_host(plan, tmp_path):
     planned = plan(INFERENCE, "config=task_cnn", "batches=4", "passes=1", check=True)
     assert "a new task_cnn of configuration task_cnn" in planned["show"]
-    assert [host["name"] for host in planned["ansible_facts"]["cluster"]] == ["worker1"]
+    assert [host.name for host in planned["ansible_facts"]["cluster"]] == ["worker1"]
     assert not (tmp_path / "results").exists()
 
 

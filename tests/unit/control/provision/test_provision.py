@@ -24,6 +24,7 @@ from control.provision.tasks import settings as provision_settings
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError
+from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import Host
 
 GOOD = {
@@ -359,7 +360,7 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
 
 
 def test_two_hosts_with_one_address_are_refused():
-    twice = [*map(Host.of, members(2)), Host(name="pi9", address="10.0.0.1", port=12346)]
+    twice = [*(from_plain(Host, one) for one in members(2)), Host(name="pi9", address="10.0.0.1", port=12346)]
     assert message(provision_plan._check_members, twice, "present") == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
@@ -368,7 +369,7 @@ def test_two_hosts_with_one_address_are_refused():
 
 def test_port_that_is_no_number_is_refused():
     """A port that is no number is refused before the firewall needs it."""
-    right, wrong = map(Host.of, members(2))
+    right, wrong = (from_plain(Host, one) for one in members(2))
     hosts = [right, dataclasses.replace(wrong, port="12345x", direct_port="12345x")]
     provision_plan._check_members(hosts, "absent")
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):

@@ -160,11 +160,13 @@ def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
 
 def test_compiled_model_has_its_own_optimizer_and_evaluation(tmp_path, run):
     """A compiled model has its own optimizer and perhaps nothing to evaluate."""
-    compiled = dataclasses.replace(run, cluster={**run.cluster, "compiled": {"optimizer": "Adam, Adam", "validates": False}}, tests={})
+    compiled = dataclasses.replace(
+        run, record=dataclasses.replace(run.record, compiled={"optimizer": "Adam, Adam", "validates": False}), tests={}
+    )
     assert "sgd" not in Settings(compiled).optimizer
     assert "Adam, Adam" in Settings(compiled).optimizer
     assert (compiled.untested(), compiled.testable()) == ([], [])
-    compiled.cluster["compiled"] = {"optimizer": None, "validates": True}
+    compiled.record.compiled.update({"optimizer": None, "validates": True})
     assert Settings(compiled).optimizer == "the model's own"
     assert compiled.untested() == [1, 3, 5]
 
@@ -324,7 +326,7 @@ def test_report_of_unfinished_run_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
-    going.cluster["counts"]["epochs"] = 5
+    going.record.counts["epochs"] = 5
     assert write_report._unfinished(going) == "going: no outcome is recorded yet, so the report covers 3 of its 5 epochs"
     shown = write_report._written(report.Request([going], None, ROOT, []), ["README.md"], check=False)
     assert "  the rest of going     ansible-playbook status.yml -e run=going\n" in shown
@@ -435,11 +437,12 @@ def test_where_it_ran(tmp_path, run):
 
 
 def test_hosts_of_different_kinds(tmp_path, run):
-    cluster = run.cluster
-    cluster["hosts"][1] |= {"cpu": "other", "python": "3.12.1"}
+    hosts = list(run.record.hosts)
+    hosts[1] = dataclasses.replace(hosts[1], cpu="other", python="3.12.1")
+    run = dataclasses.replace(run, record=dataclasses.replace(run.record, hosts=hosts))
     sentences = text_of(trained.sections(run)[1])
     assert sentences == "It ran on 2 hosts, of 2 kinds, with different versions of Python and its packages."
-    del cluster["hosts"][0]["packages"], cluster["hosts"][0]["cpu"]
+    hosts[0] = dataclasses.replace(hosts[0], packages={}, cpu="")
     table = trained.sections(run)[1].blocks[1]
     assert table.rows[0] == ["0", "node01", "10.1.0.1:12345", "- (aarch64)", "4", "4", "3.11.7", "-", "-"]
 
@@ -470,7 +473,7 @@ def test_a_run_without_an_outcome(tmp_path, state):
 
 
 def test_many_classes_are_not_all_named(run):
-    run.cluster["dataset"]["classes"] = [str(number) for number in range(100)]
+    run.record.dataset["classes"] = [str(number) for number in range(100)]
     assert "has 100 classes (0, 1, 2, " in (sentences := trained._data(run))
     assert ", 18, 19 and 80 more)" in sentences
 
@@ -490,11 +493,11 @@ def test_which_of_two_runs_is_better(tmp_path, run):
 def test_runs_on_columns_are_compared_by_examples(tmp_path, run):
     other = made(tmp_path, "second", tests={3: 0.62}, images_per_s=1149.0)
     for one in (run, other):
-        one.cluster["dataset"] |= {"spec": {"structure": [0], "leaves": []}, "digest": one.name}
+        one.record.dataset.update({"spec": {"structure": [0], "leaves": []}, "digest": one.name})
     assert "as many examples per second" in comparison._cost(other, run)
     assert "these are examples of different datasets" in Comparison([run, other]).better
     assert "examples/s" in Comparison([run, other])._table().header
-    del run.cluster["dataset"]["spec"]
+    del run.record.dataset["spec"]
     assert "examples/s" in Comparison([run, other])._table().header
 
 
@@ -674,7 +677,7 @@ def test_how_images_were_varied(tmp_path):
     ],
 )
 def test_what_an_epoch_saw_of_the_images(run, steps, sentences):
-    run.cluster["counts"]["steps_per_epoch"] = steps
+    run.record.counts["steps_per_epoch"] = steps
     assert Settings(run).passes == sentences
 
 

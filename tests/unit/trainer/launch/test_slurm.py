@@ -26,6 +26,7 @@ from tests.project import await_until
 from tests.unit.samples import HISTORY, flip_a_bit, read_state, write_state
 from trainer import cli
 from trainer.common.errors import PREEMPTED, ClusterError, LockstepError
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.data.manifest import Published
 from trainer.host import sealed_files
 from trainer.launch import slurm
@@ -431,7 +432,7 @@ def test_job_is_untold_until_its_end_was_seen(tmp_path):
         "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
     )
     launches.mark_collected(tmp_path)
-    assert LaunchRecord.read(tmp_path) == LaunchRecord.of({"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}})
+    assert LaunchRecord.read(tmp_path) == from_plain(LaunchRecord, {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}})
     assert launches.uncollected_job(LaunchRecord.read(tmp_path)) == ""
     launches.check_job("r", LaunchRecord.read(tmp_path))
 
@@ -462,7 +463,7 @@ class Followed(slurm_run.ActionModule):
     """The action of `playbooks/slurm.yml` with a Slurm that is played: what it does is kept in `did`."""
 
     def __init__(self, folder, recorded_job, queue, ends, ended, steps):
-        plan = Plan(run="r", folder=folder, counts={"total_steps": 100}).fact
+        plan = to_plain(Plan(run="r", folder=folder, counts={"total_steps": 100}))
         arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "script": "", "published": {}, "detach": False}
         self._task = SimpleNamespace(args=arguments)
         self.did, self._ends, self._ended, self._queue = [], ends, ended, queue
@@ -540,7 +541,7 @@ class SharedFolder(slurm_run.ActionModule):
     """The action, with a job folder in which a run of the identity `ID` has trained."""
 
     def __init__(self, folder, identity):
-        self._task, self.identity = SimpleNamespace(args={"plan": Plan(run="r", folder=folder).fact, "job": "/mnt/r"}), identity
+        self._task, self.identity = SimpleNamespace(args={"plan": to_plain(Plan(run="r", folder=folder)), "job": "/mnt/r"}), identity
         self.plan, self.local, self.job = Plan(run="r", folder=folder), folder, "/mnt/r"
 
     def _shell(self, script, program):

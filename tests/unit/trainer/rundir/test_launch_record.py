@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 HOST = {
@@ -50,7 +51,7 @@ OPTIONAL = {
 
 @pytest.mark.parametrize("record", [RECORD, RECORD | OPTIONAL])
 def test_the_file_keeps_its_entries(record):
-    assert LaunchRecord.of(json.loads(json.dumps(record))).fact == record
+    assert to_plain(from_plain(LaunchRecord, json.loads(json.dumps(record)))) == record
 
 
 def test_an_older_file_is_read(tmp_path):

@@ -22,7 +22,7 @@ from trainer.common.errors import LockstepError
 from trainer.data import manifest
 from trainer.data.columns import open_columns
 from trainer.data.spec import Leaf, Spec
-from trainer.rundir.launch_record import Host
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 @pytest.fixture
@@ -644,9 +644,10 @@ def request_of(file, tmp_path, monkeypatch):
     file.write_text("def build():\n    pass\n")
 
     def make(**options):
-        hosts = [{"name": "pi1", "address": "10.0.0.1", "port": 12345}]
+        hosts = [Host(name="pi1", address="10.0.0.1", port=12345)]
         places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
-        return plan_request.Request.of({"options": options, "hosts": hosts, "default_workers": 1, "write": True, **places})
+        asked, inventory = plan_request.OperatorRequest.of(options), plan_request.Inventory(hosts=hosts)
+        return plan_request.Request(asked=asked, inventory=inventory, default_workers=1, write=True, **places)
 
     return make
 
@@ -698,7 +699,8 @@ def test_validation_that_repeats_the_test_is_a_warning(file):
 def test_a_report_of_columns_names_the_examples():
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", ()))).to_json()
     dataset = {"name": "trips", "classes": [], "spec": spec, "test": 10, "digest": "d" * 64}
-    run = types.SimpleNamespace(noun="example", cluster={"dataset": dataset, "counts": {"train_images": 30, "validation_images": 5}})
+    record = LaunchRecord(dataset=dataset, counts={"train_images": 30, "validation_images": 5})
+    run = types.SimpleNamespace(noun="example", record=record)
     assert trained._data(run).startswith(
         "The dataset `trips` has examples of `x float32 [4]` and `y float32`: 30 examples were used for training, 5 for validation"
     )

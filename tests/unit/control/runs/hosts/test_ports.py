@@ -94,10 +94,11 @@ def test_a_choice_of_the_future_is_none(monkeypatch):
 
 def test_commands_at_the_same_moment_choose_apart(scratch):
     script = (
-        "import json, pathlib, sys; from control.runs.hosts import free_ports; from trainer.rundir.launch_record import Host, host_facts; "
+        "import json, pathlib, sys; from control.runs.hosts import free_ports; "
+        "from trainer.common.plain_values import to_plain; from trainer.rundir.launch_record import Host; "
         "free_ports.RESERVED = pathlib.Path(sys.argv[1]); free_ports.RANGE = range(20000, 20012); "
         "hosts = [Host(name=name, port_chosen=True) for name in 'ab']; "
-        "print(json.dumps(host_facts(free_ports.choose(hosts, sys.argv[2], reserve=True))))"
+        "print(json.dumps(to_plain(free_ports.choose(hosts, sys.argv[2], reserve=True))))"
     )
     argv = [sys.executable, "-c", script, str(free_ports.RESERVED)]
     processes = [subprocess.Popen([*argv, f"run{number}"], stdout=subprocess.PIPE) for number in range(6)]

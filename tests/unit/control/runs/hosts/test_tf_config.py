@@ -10,8 +10,9 @@ from ansible.plugins.filter.core import to_nice_json
 
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, gpu_share, rank, thread_share
 from control.runs.tasks.launch import _hosts
+from trainer.common.plain_values import to_plain
 from trainer.host.claims import session_name
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 TEMPLATE = Path(__file__).resolve().parents[5] / "templates" / "tf_config.json.j2"
 COURSE = [
@@ -103,7 +104,7 @@ def test_address_is_by_worker_then_ansible_then_name():
         "b": {"ansible_host": "b.lan", "worker_role": "chief", "worker_direct_port": 7},
         "c": {},
     }
-    assert host_facts(cluster_hosts(variables, ["c", "a", "b"])) == [
+    assert to_plain(cluster_hosts(variables, ["c", "a", "b"])) == [
         {"name": "c", "address": "c", "port": 12345, "direct_port": 13345},
         {"name": "a", "address": "10.1.0.1", "port": 2000, "direct_port": 3000},
         {"name": "b", "address": "b.lan", "port": 12345, "direct_port": 7, "role": "chief"},
@@ -121,7 +122,7 @@ def test_a_direct_port_is_nobody_elses():
 
 
 def test_rank_is_the_place_in_the_list():
-    assert [rank(host_facts(COURSE), name) for name in ("node01", "node02")] == [0, 1]
+    assert [rank(to_plain(COURSE), name) for name in ("node01", "node02")] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.show import parameter_server_text
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
-from trainer.rundir.launch_record import Host, host_facts, server_endpoints
+from trainer.common.plain_values import to_plain
+from trainer.rundir.launch_record import Host, server_endpoints
 
 HOSTS = [Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345) for number in (1, 2, 3)]
 
@@ -185,7 +186,7 @@ def test_logs_of_a_role():
 
 def collected(folder: Path, *lines: dict[str, object]) -> RunFolder:
     hosts = parameter_servers.with_roles(HOSTS, [], [])
-    write_json(folder / "cluster.json", {"hosts": host_facts(hosts)})
+    write_json(folder / "cluster.json", {"hosts": to_plain(hosts)})
     path = folder / "workers" / "node1" / "metrics.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps({"t": 1.0, "kind": "staleness", **line}) + "\n" for line in lines))
@@ -217,7 +218,7 @@ def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
 
 def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
-    write_json(tmp_path / "cluster.json", {"hosts": host_facts(HOSTS)})
+    write_json(tmp_path / "cluster.json", {"hosts": to_plain(HOSTS)})
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
 
 

@@ -12,6 +12,7 @@ from control.runs.planning.host_choice import with_environment
 from plugins.filter.lockstep import FilterModule
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host
 
 NASTY = "a b'c\"d$(touch hacked)`touch hacked`\\n;&|\n#é{{ 1 }}"
@@ -79,7 +80,7 @@ def test_the_runs_own_win_over_the_hosts():
     assert host.environment == {"A": "1", "B": "2"}
     config = configurations.build({"train": {"environment": {"B": 3}}})
     assert with_environment(host, config).environment == {"A": "1", "B": "3"}
-    assert "environment" not in with_environment(Host(name="a"), configurations.build({})).fact
+    assert "environment" not in to_plain(with_environment(Host(name="a"), configurations.build({})))
 
 
 def rendered(name, **variables):

@@ -11,6 +11,7 @@ from control.remote.published import Published
 from control.runs.launch import launches
 from control.runs.planning import kept_choices
 from trainer.common.errors import ConfigError
+from trainer.common.plain_values import to_plain
 from trainer.config.schema import Config, Reduction
 from trainer.engine import measured_choices
 from trainer.rundir.launch_record import Host
@@ -49,7 +50,7 @@ def measure(made, at=1000.0, **record):
     folder = made.folder
     folder.mkdir(parents=True, exist_ok=True)
     written = launches.record(made, Published(), made.hosts)
-    (folder / "cluster.json").write_text(json.dumps(written.fact | {"launched_at": at}))
+    (folder / "cluster.json").write_text(json.dumps(to_plain(written) | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:
             kept_choices.keep_of(folder, {"kind": kind, "measured": True, **record[kind]})

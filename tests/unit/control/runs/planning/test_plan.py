@@ -24,13 +24,14 @@ from control.runs.show import plan_text
 from tests.unit.report_samples import write_history
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import write_json
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.data.images import decode
 from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
 from trainer.host.claims import RUN_NAME
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for number in (1, 2, 3)]
 
@@ -60,7 +61,7 @@ def existing(tmp_path):
     folder.mkdir(parents=True)
     config = resolve.with_global_batch(configurations.build(configurations.load(configurations.find("lecture_cnn"))), 2)
     (folder / "config.yml").write_text(configurations.dump(config), encoding="utf-8")
-    write_json(folder / "cluster.json", {"hosts": host_facts(HOSTS[:2])})
+    write_json(folder / "cluster.json", {"hosts": to_plain(HOSTS[:2])})
     return folder
 
 
@@ -387,11 +388,11 @@ def test_names_that_are_no_hosts(workers, problem, ask):
 
 
 def test_a_run_on_named_hosts_stays_there(existing, ask):
-    write_json(existing / "cluster.json", {"hosts": host_facts([HOSTS[2], HOSTS[1]])})
+    write_json(existing / "cluster.json", {"hosts": to_plain([HOSTS[2], HOSTS[1]])})
     assert chosen(ask(), existing) == ["pi3", "pi2"]
     assert chosen(ask(workers="1"), existing) == ["pi3"]
     assert chosen(ask(workers="3"), existing) == ["pi3", "pi2", "pi1"]
-    write_json(existing / "cluster.json", {"hosts": host_facts([HOSTS[2], HOSTS[1]]), "slurm": {"job": "7"}})
+    write_json(existing / "cluster.json", {"hosts": to_plain([HOSTS[2], HOSTS[1]]), "slurm": {"job": "7"}})
     assert chosen(ask(), existing) == ["pi1", "pi2"]
 
 
@@ -587,7 +588,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert made.parameters == {"total": 2, "trainable": 2}
     assert configurations.to_dict(configurations.build(made.config)) == made.config
     assert made.config["train"]["global_batch"] == 8
-    assert Plan.of(json.loads(json.dumps(made.fact))) == made
+    assert from_plain(Plan, json.loads(json.dumps(to_plain(made)))) == made
     written = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
     assert set(written) == {"packs", "pets"}, "only what came of the images"
 

@@ -17,8 +17,9 @@ from control.runs.planning.plan_request import Inventory, OperatorRequest, Reque
 from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
+from trainer.common.plain_values import to_plain
 from trainer.launch.user_script import Script
-from trainer.rundir.launch_record import Host, host_facts
+from trainer.rundir.launch_record import Host
 
 HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345) for number in (1, 2, 3)]
 EVIL = ["$(touch x)", "`touch x`", "{{ lookup('pipe', 'touch x') }}", "it's", 'a "b"', "two\nlines", "../..", "; rm -rf /", "--", "-e", ""]
@@ -59,7 +60,7 @@ def launched(ask, folder, tmp_path):
         run = tmp_path / "runs" / "mine"
         run.mkdir(parents=True, exist_ok=True)
         (run / "config.yml").write_text(planned.config_yaml)
-        write_json(run / "cluster.json", {"hosts": host_facts(HOSTS[:2]), "script": planned.script})
+        write_json(run / "cluster.json", {"hosts": to_plain(HOSTS[:2]), "script": planned.script})
         write_json(run / "summary.json", {"state": state})
         return run
 

@@ -7,6 +7,7 @@ import pytest
 from control.common.plan import Plan
 from control.runs.results import expected_speed
 from control.runs.results.step_model import Prediction
+from trainer.common.plain_values import from_plain, to_plain
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 
@@ -56,9 +57,9 @@ def saved(tmp_path, monkeypatch):
 
 def record(workers=3, **changed):
     """cluster.json of a run on the first hosts, with facts of the last one changed."""
-    hosts = [{**place.fact, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
+    hosts = [{**to_plain(place), "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
     counts = {"global_batch": 64 * workers, "workers": workers}
-    return LaunchRecord.of({"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": counts})
+    return from_plain(LaunchRecord, {"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": counts})
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -101,7 +101,7 @@ def test_the_plan_lists_trials_and_their_hosts(folder):
         ["4", "0.01", "64", "to", "do"],
     ]
     facts = returned["ansible_facts"]
-    assert [host["name"] for host in facts["cluster"]] == ["node1", "node2", "node3", "node4"]
+    assert [host.name for host in facts["cluster"]] == ["node1", "node2", "node3", "node4"]
     assert facts["sweep_distributes"]
     assert not facts["sweep_times_steps"]
     assert facts["sweep_found"]["groups"] == [["node1", "node2"], ["node3", "node4"]]
