@@ -1,7 +1,7 @@
 """Filters of playbooks and templates: registered here, implemented in `control/`."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from control.common import project, worker_environment
@@ -21,6 +21,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Name to function."""
         return {
+            "by_host": _by_host,
             "cluster_hosts": lambda hostvars, names: to_plain(inventory_hosts.cluster_hosts(hostvars, names)),
             "cluster_rank": inventory_hosts.rank,
             "gpu_share": lambda hosts, name: inventory_hosts.gpu_share([from_plain(Host, host) for host in hosts], name),
@@ -34,6 +35,11 @@ class FilterModule:
             "lab_failures": lab_inventory.failures,
             "in_project": project.inside,
         }
+
+
+def _by_host(hostvars: Mapping[str, Any], variable: str, names: Sequence[str]) -> dict[str, Any]:
+    """A variable, such as a registered result, of the named hosts; `{}` for a host that has none."""
+    return {name: hostvars[name].get(variable, {}) for name in names}
 
 
 def _checked_code_line(program: dict[str, str], arguments: Sequence[object]) -> str:
