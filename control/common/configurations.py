@@ -243,7 +243,7 @@ def _describe(options: tuple[Any, ...]) -> str:
 
 def _check(config: Config) -> None:
     """Refuse values that are out of range or inconsistent (ConfigError)."""
-    size, limit, sizes, scale = config.data.image_size, config.data.limit_train, config.train.batch_sizes, config.augment.scale
+    size, sizes, scale = config.data.image_size, config.train.batch_sizes, config.augment.scale
     for rule, (holds, keys) in RULES.items():
         for key in keys.split():
             value = operator.attrgetter(key)(config)
@@ -259,8 +259,9 @@ def _check(config: Config) -> None:
     features = config.data.features
     fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
     _rule(fits, "data.features", features, "null, or names of columns, each once")
-    fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
-    _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
+    for key, limit in (("data.limit_train", config.data.limit_train), ("data.limit_validation", config.data.limit_validation)):
+        fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
+        _rule(fits, key, limit, "a fraction up to 1.0 or a count from 1")
     fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
     _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
     worker_environment.check_environment(config.train.environment, "train.environment")

@@ -19,6 +19,13 @@ class Counts:
     total_steps: int
     scaled_for: int | None = None
     """Workers by which `schedule.scaling` scales the learning rate, if others than `workers`."""
+    held_out: int | None = None
+    """Images held out for validation, if these are more than `validation_images`."""
+
+    @property
+    def first_train(self) -> int:
+        """Place of the first training image in the manifest's order, after all that are held out."""
+        return self.held_out or self.validation_images
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 1, that the step after `step` finished steps belongs to."""
@@ -33,12 +40,14 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     A dataset may itself set some files aside for validation (`held_out`), which overrides `data.validation_split`.
     Without `train.steps_per_epoch`, an epoch sees every training image once, and its last step takes what is left.
     """
-    validation = held_out or _validation_count(train_files, config.data.validation_split)
-    images = _limited(train_files - validation, config.data.limit_train)
+    held_out = held_out or _validation_count(train_files, config.data.validation_split)
+    images = _limited(train_files - held_out, config.data.limit_train)
+    validation = _limited(held_out, config.data.limit_validation)
     batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
     total = config.train.epochs * per_epoch if config.train.steps is None else config.train.steps
-    return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total, scaled_for)
+    more = held_out if held_out > validation else None
+    return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total, scaled_for, more)
 
 
 def global_batch(config: Config, workers: int) -> int:
@@ -59,7 +68,7 @@ def _validation_count(files: int, fraction: float) -> int:
 
 
 def _limited(images: int, limit: int | float | None) -> int:
-    """Training images that `data.limit_train` leaves of `images`."""
+    """Number of images that `data.limit_train` or `data.limit_validation` leaves of `images`."""
     if limit is None:
         return images
     wanted = limit if isinstance(limit, int) else round(images * limit)

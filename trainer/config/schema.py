@@ -30,6 +30,8 @@ class Data:
     least one image), tables."""
     limit_train: int | float | None = None
     """Use only part of the training examples: a float up to 1.0 is a fraction, an integer a count."""
+    limit_validation: int | float | None = None
+    """Validate on only part of the examples that are held out for it: a fraction or a count, as `limit_train`."""
     cache_limit_mb: int = 2048
     """Largest packed cache on a node, MB; a larger dataset is decoded during training."""
     loaders: int | None = None

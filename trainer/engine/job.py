@@ -44,8 +44,7 @@ class Job:
     @functools.cached_property
     def _chosen(self) -> np.ndarray:
         """Indices of the examples that train."""
-        held_out = self.counts.validation_images
-        return self.manifest.order[held_out : held_out + self.counts.train_images]
+        return self.manifest.order[self.counts.first_train :][: self.counts.train_images]
 
     @functools.cached_property
     def _feeding(self) -> Feeding:

@@ -122,7 +122,7 @@ class _Measured:
 
     def _own_seconds(self, batch: int) -> float:
         job, spec = self.job, self.local.spec
-        some = job.manifest.order[job.counts.validation_images :][:batch]
+        some = job.manifest.order[job.counts.first_train :][:batch]
         sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
         # The user's own function may have changed the columns.
         sides = sides if len(sides) == len(spec.varying) else None

@@ -379,8 +379,6 @@ class Trainer:
 
     def test(self, first: int, last: int) -> dict[str, Any]:
         """See `Loop`. Each worker takes some batches, then one all-reduce follows; with batch hooks, each worker takes all batches."""
-        if first == 0:
-            self.job.metrics.phase(Phase.VALIDATING)
         sums = self.validation.sums(first, last, in_order=self.callbacks.per_test_batch)
         return self.shared.logs(self.engine.validation_results, sums)
 

@@ -55,7 +55,7 @@ def _counts(labels: np.ndarray, order: np.ndarray, sizes: Counts, number: int) -
 
 def _chosen(order: np.ndarray, sizes: Counts) -> np.ndarray:
     """The part of `order` that trains, as in `trainer.worker.loop`."""
-    return order[sizes.validation_images : sizes.validation_images + sizes.train_images]
+    return order[sizes.first_train :][: sizes.train_images]
 
 
 def _counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:

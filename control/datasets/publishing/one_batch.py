@@ -29,7 +29,7 @@ def write_batch(config: Config, published: Published, most: int, number: int, ou
     packed = manifest.load(published)
     examples, classes = _examples(packed, published, config), packed.classes
     sizes = counts(config, 1, packed.count("train"), packed.held_out)
-    chosen, fed = packed.order[sizes.validation_images :][: sizes.train_images], Feeding(config, classes, examples.spec)
+    chosen, fed = packed.order[sizes.first_train :][: sizes.train_images], Feeding(config, classes, examples.spec)
     earlier, step = divmod(number, sizes.steps_per_epoch)
     size = sizes.train_images, sizes.global_batch, sizes.steps_per_epoch
     plan = EpochPlan(*size, config.seed, 1 + earlier, fed.lengths(examples, chosen), config.data.bucket)

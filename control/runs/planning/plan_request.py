@@ -24,8 +24,14 @@ TEXTS = ("run", "config", "model", "weights", "callbacks", "dataset", "script")
 SCRIPT = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
 """Variables that are valid for a script's run."""
 SWITCHES = ("detach", "queue", "quick", "evaluate", "show_config", "remeasure", "selftest")
-QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
-"""Ten steps in total, whatever epochs a configuration has."""
+QUICK = {
+    "train.epochs": 1,
+    "train.steps": 10,
+    "train.steps_per_epoch": 10,
+    "data.limit_train": 2000,
+    "data.limit_validation": 500,
+}
+"""Ten steps in total, whatever epochs a configuration has, and a validation that takes no longer than these."""
 SELFTEST = {
     "train.epochs": 1,
     "train.steps": None,

@@ -27,6 +27,9 @@ def config(**dotted):
             (1, 1000, {"data__limit_train": limit}, {"train_images": left})
             for limit, left in [(1, 1), (300, 300), (5000, 800), (None, 800)]
         ),
+        (1, 1000, {"data__limit_validation": 50}, {"train_images": 800, "validation_images": 50, "held_out": 200}),
+        (1, 1000, {"data__limit_validation": 0.5}, {"train_images": 800, "validation_images": 100, "held_out": 200}),
+        (1, 1000, {"data__limit_validation": 300}, {"validation_images": 200, "held_out": None}),
         (1, 10, {"data__validation_split": 0.01}, {"validation_images": 1}),
         (1, 10, {"data__validation_split": 0.99}, {"validation_images": 9}),
         (1, 7, {"data__validation_split": 0.2}, {"validation_images": 1}),

@@ -270,7 +270,7 @@ def test_a_resumed_run_may_have_another_title(existing, ask):
         ({"set": "optimizer.learning_rate=0.5,seed=2"}, "seed, optimizer.learning_rate"),
         ({"set": "train.global_batch=7"}, "train.global_batch"),
         ({"set": "train.batch_size=8"}, "train.batch_size"),
-        ({"quick": "true"}, "data.limit_train, train.steps_per_epoch"),
+        ({"quick": "true"}, "data.limit_train, data.limit_validation, train.steps_per_epoch"),
         ({"config": "task_cnn"}, "model.name, data.image_size, train.steps_per_epoch, optimizer.learning_rate, optimizer.momentum"),
     ],
 )
@@ -582,6 +582,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
         "steps_per_epoch": 2,
         "epochs": 30,
         "total_steps": 60,
+        "held_out": None,
     }
     counts = {"train": 20, "test": 3, "ignored": 1, "left_out": 0}
     assert made.dataset == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None, "manifest": None, "note": ""}
