@@ -45,6 +45,8 @@ class Plan:
     hosts: Sequence[Host] = ()
     """The hosts that train, by rank."""
     spares: Sequence[Host] = ()
+    apart: Sequence[Host] = ()
+    """Of the `hosts`, those of an asynchronous run that neither hand out steps nor compute any, as the inventory names them."""
     counts: dict[str, Any] = field(default_factory=dict)
     """Sizes (`schedule.Counts`); empty for a script."""
     parameters: dict[str, int] = field(default_factory=dict)

@@ -139,9 +139,8 @@ class ActionModule(Action):
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
         hosts = [replace(host, rank=rank, threads=0) for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
-        launches.write_launch(
-            self.local, self.plan, launches.record(self.plan, from_plain(Published, published), hosts, id=self._identity(), slurm=job)
-        )
+        plan = replace(self.plan, hosts=hosts)
+        launches.write_launch(self.local, plan, launches.record(plan, from_plain(Published, published), id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
         called, asked = noun(self.plan.dataset.get("spec")), snapshots_policy(self.local)[1]

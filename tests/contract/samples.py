@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from control.common.plan import Plan
@@ -20,9 +21,10 @@ def launch(commands: Commands, name: str, *arguments: str) -> Path:
     """A run directory as at the launch of `train.yml`, its dataset published."""
     facts = commands.run_here("train", f"run={name}", *arguments, "preflight=false").facts
     plan, published = from_plain(Plan, facts["plan"]), from_plain(Published, facts["published"])
-    hosts = [from_plain(Host, {"rank": rank, **to_plain(host), **HOST, "packages": PACKAGES}) for rank, host in enumerate(plan.posts)]
+    hosts = [from_plain(Host, {"rank": rank, **to_plain(host), **HOST, "packages": PACKAGES}) for rank, host in enumerate(plan.hosts)]
+    plan = replace(plan, hosts=hosts)
     more = {"script": plan.script} if plan.script else {}
-    launches.write_launch(commands.run(name), plan, launches.record(plan, published, hosts, **more))
+    launches.write_launch(commands.run(name), plan, launches.record(plan, published, **more))
     return commands.run(name)
 
 

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from control.datasets.publishing import publish
 from control.runs.hosts.inventory_hosts import tf_config
 from control.runs.planning import plan, plan_dataset, plan_request
+from control.runs.planning.host_choice import with_environment
 from tests import launching, preloaded
 from tests.project import SLOWEST
 from trainer.common.files import read_json, write_json
@@ -89,10 +90,12 @@ class Trainings:
     def _planned(self, options: dict[str, str]) -> dict[str, Any]:
         """The plan, with the data set published."""
         folder = Path(tempfile.mkdtemp(dir=self.root, prefix="plan-"))
-        hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0, "threads": 1} for number in range(1, 6)]
+        hosts = [
+            {"name": f"worker{number}", "address": "127.0.0.1", "port": 0, "threads": 1} for number in range(1, 1 + int(options["workers"]))
+        ]
         places = {"runs": str(self.root / "runs"), "packs": str(self.root / "packs"), "parameter_cache": str(self.root / "parameters")}
         asked = to_plain(plan_request.OperatorRequest.of(options))
-        request = {"asked": asked, "inventory": {"hosts": hosts}, "default_workers": 2, "write": True, **places}
+        request = {"asked": asked, "hosts": hosts, "write": True, **places}
         process = preloaded.logged(("-c", PLAN, json.dumps(request), str(folder / "plan.json")), folder, folder / LOG, {})
         assert process.wait(SLOWEST * END_S) == 0, (folder / LOG).read_text()
         return {**read_json(folder / "plan.json"), "nonce": secrets.token_hex(16)}
@@ -113,7 +116,9 @@ class Trainings:
 def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
-    made = plan.make_plan(from_plain(plan_request.Request, request))
+    asked = from_plain(plan_request.Request, request)
+    made = plan.make_plan(asked)
+    made = replace(made, hosts=[with_environment(host, made.config["train"]["environment"]) for host in asked.hosts])
     config = loading.build(made.config)
     source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)

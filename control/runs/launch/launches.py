@@ -21,7 +21,7 @@ from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.common.plain_values import to_plain
-from trainer.rundir.launch_record import RECORD, Host, LaunchRecord
+from trainer.rundir.launch_record import RECORD, LaunchRecord
 
 BEGUN = project.PRIVATE / "launches"
 """Folder with one file per launch in progress, which names the launching process: after a kill, the file remains."""
@@ -29,20 +29,19 @@ TAKE_BACK_S = 90.0
 TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
 
-def record(plan: Plan, published: Published, hosts: Sequence[Host], **more: Any) -> LaunchRecord:
+def record(plan: Plan, published: Published, **more: Any) -> LaunchRecord:
     """The record of a launch now.
 
     Args:
-        plan: the run's plan, from `plan_run`.
+        plan: the run's plan, its hosts with what they answered.
         published: the dataset and the trainer's code on the shared file system.
-        hosts: by rank, with their known facts; spares come last.
         more: further entries.
     """
     folder = plan.folder
     entries: dict[str, Any] = {
         "id": LaunchRecord.read(folder).id or secrets.token_hex(8),
         "dataset": {**plan.dataset, "digest": published.digest, "folder_name": published.name, "manifest": published.manifest},
-        **{key: getattr(plan, key) for key in ("run", "counts", "parameters", "compiled", "kept", "script", "ticket")},
+        **{key: getattr(plan, key) for key in ("run", "counts", "parameters", "compiled", "kept", "script", "ticket", "hosts", "spares")},
         **more,
     }
     return LaunchRecord(
@@ -54,8 +53,6 @@ def record(plan: Plan, published: Published, hosts: Sequence[Host], **more: Any)
         code=published.code_name,
         code_sha256=published.code_sha256,
         recovery=plan.config.get("recovery", {}),
-        hosts=hosts[: len(plan.hosts)],
-        spares=hosts[len(plan.hosts) :],
         failed_before=Summary.read(folder).written.get("failure"),
     )
 

@@ -31,9 +31,9 @@ def with_batch_sizes(config: Config, hosts: Sequence[Host]) -> Config:
     return config
 
 
-def with_environment(host: Host, config: Config) -> Host:
-    """A host with all environment variables of its worker; the run's variables take precedence over the inventory's."""
-    return replace(host, environment=host.environment | config.train.environment)
+def with_environment(host: Host, variables: dict[str, str]) -> Host:
+    """A host with all environment variables of its worker; the run's `variables` take precedence over the inventory's."""
+    return replace(host, environment=host.environment | variables)
 
 
 def choose_hosts(inventory: Inventory, workers: int | str | None, default: int, existing: Path | None) -> list[Host]:

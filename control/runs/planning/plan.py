@@ -29,17 +29,14 @@ from trainer.rundir.schemas import read_history
 
 @dataclass(frozen=True)
 class Selection:
-    """The first phase: run, hosts, configuration and dataset."""
+    """The first phase: run, configuration and dataset."""
 
     name: str
     existing: Path | None
     """The run's directory, if it has one."""
-    started: Path | None
-    """The run's directory, if it was launched. A run refused by the preflight has a configuration, but nothing in it is fixed yet."""
     asked: Config
     config_name: str
     choice: preset.Choice | None
-    hosts: list[Host]
     source: Source
     listing: Listing
 
@@ -57,17 +54,17 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Checked:
-    """The third phase: the model, which fits the configuration, and the hosts with their roles."""
+    """The third phase: the model, which fits the configuration."""
 
     size: dict[str, int]
     compiled: dict[str, Any] | None
     weights: dict[str, Any] | None
-    hosts: list[Host]
+    apart: list[Host]
     warnings: list[str]
 
 
 def make_plan(request: Request, progress: Progress = lambda *_: None) -> Plan:
-    """The plan.
+    """The plan, to which the command adds the hosts.
 
     Args:
         request: the user's request.
@@ -78,25 +75,25 @@ def make_plan(request: Request, progress: Progress = lambda *_: None) -> Plan:
     """
     selected = _select(request)
     resolved = _resolve(request, selected, progress)
-    checked = _check(request, selected, resolved)
+    checked = _check(request, resolved)
     config, code = resolved.config, trainer_package.TRAINER.sha256()
     asked, sizes = request.asked, resolved.sizes
     images, columns = sum(map(resolved.listing.count, SPLITS)), resolved.listing.folder
     copied = ColumnFolder(columns).size if columns else None
-    resumes = selected.started is not None
+    started = request.started
+    resumes = started is not None
     return Plan(
         run=selected.name,
         folder=request.runs / selected.name,
         resume=resumes,
-        complete=_complete(selected.started, sizes, config.train),
+        complete=_complete(started, sizes, config.train),
         config_name=selected.config_name,
         differing=[] if selected.existing else resolve.differing(selected.config_name, selected.asked, asked.settings),
         choice=vars(selected.choice) if selected.choice else None,
         config=configurations.to_dict(config),
         config_yaml=configurations.dump(config),
         asked_yaml=configurations.dump(selected.asked),
-        hosts=[host_choice.with_environment(host, config) for host in checked.hosts],
-        spares=[host_choice.with_environment(host, config) for host in _spares(request, config, checked.hosts)],
+        apart=checked.apart,
         counts=vars(sizes),
         parameters=checked.size,
         compiled=checked.compiled,
@@ -106,8 +103,8 @@ def make_plan(request: Request, progress: Progress = lambda *_: None) -> Plan:
         dataset=resolved.dataset,
         code=code[:16],
         code_sha256=code,
-        expected_digest=LaunchRecord.read(selected.started).dataset.get("digest"),
-        changes=resolve.changes(selected.started, selected.asked, config, sizes.workers),
+        expected_digest=LaunchRecord.read(started).dataset.get("digest"),
+        changes=resolve.changes(started, selected.asked, config, sizes.workers),
         warnings=[] if resumes else [*checks.warnings(selected.asked, sizes, asked.overrides, resolved.listing), *checked.warnings],
     )
 
@@ -118,15 +115,13 @@ def _select(request: Request) -> Selection:
     if choice and request.asked.run is None:
         name = request.asked.new_name(choice.config)
     asked, config_name = resolve.resolve(request.asked, existing, choice)
-    started = existing if LaunchRecord.read(existing) else None
-    hosts = host_choice.choose_hosts(request.inventory, request.asked.workers, request.default_workers, started)
     source, listing = opened or plan_dataset.open_dataset(asked.data, request.write)
-    return Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
+    return Selection(name, existing, asked, config_name, choice, source, listing)
 
 
 def _resolve(request: Request, selected: Selection, progress: Progress) -> Resolved:
-    workers, listing, started = len(selected.hosts), selected.listing, selected.started
-    config = resolve.with_global_batch(host_choice.with_batch_sizes(selected.asked, selected.hosts), workers)
+    workers, listing, started = len(request.hosts), selected.listing, request.started
+    config = resolve.with_global_batch(host_choice.with_batch_sizes(selected.asked, request.hosts), workers)
     checks.check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images)
     if published is None:
@@ -135,7 +130,7 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
     checks.check_scaling(config, workers, started)
     checks.check_elastic(config, workers)
     if config.strategy.asynchronous:
-        parameter_servers.check_settings(config, selected.hosts)
+        parameter_servers.check_settings(config, request.hosts)
     sizes = schedule.counts(config, workers, published.train, published.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
@@ -143,30 +138,24 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
     return Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
 
 
-def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked:
-    config, listing, hosts = resolved.config, resolved.listing, selected.hosts
-    weights = model_size.initial_weights(config, request.asked.weights, request.code, selected.started)
+def _check(request: Request, resolved: Resolved) -> Checked:
+    config, listing, started = resolved.config, resolved.listing, request.started
+    weights = model_size.initial_weights(config, request.asked.weights, request.code, started)
     with model_size.warned(listing.warnings):
         model = model_size.examine(config, len(listing.classes), request, resolved.dataset.get("spec"), weights)
     checks.check_compiled(model.compiled, request.asked.evaluate, request.asked.overrides, config)
     checks.check_monitor(model.compiled, config.train.monitor)
-    warnings = model.warnings
+    warnings, apart = model.warnings, list[Host]()
     if config.strategy.asynchronous:
         parameter_servers.check_model(model.compiled)
         # A run that may be under way keeps its hosts, even if the inventory has changed.
-        before = selected.started
-        under_way = before is not None and Summary.read(before).under_way
-        apart = parameter_servers.of_launch(before) if before is not None and under_way else request.inventory.apart
-        useful, idle = parameter_servers.useful(apart, resolved.published.test, model.compiled)
-        hosts, warnings = parameter_servers.with_roles(hosts, request.inventory.servers, useful), [*warnings, *idle]
+        under_way = started is not None and Summary.read(started).under_way
+        present = parameter_servers.of_launch(started) if under_way else request.apart
+        apart, idle = parameter_servers.useful(present, resolved.published.test, model.compiled)
+        warnings = [*warnings, *idle]
     checks.check_classes(listing, model.takes, config)
     checks.check_uncompiled(model.compiled, config)
-    return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
-
-
-def _spares(request: Request, config: Config, hosts: list[Host]) -> list[Host]:
-    """The spares of a run that may go on without a host."""
-    return host_choice.choose_spares(request.inventory.spares, hosts) if config.recovery.elastic and not request.asked.selftest else []
+    return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, apart, warnings)
 
 
 def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:

@@ -18,7 +18,7 @@ from control.runs.hosts import free_ports
 from control.runs.hosts.host_roles import GROUPS
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts
 from control.runs.launch import reservations, waiting_runs
-from control.runs.planning import kept_choices, script_plan
+from control.runs.planning import host_choice, kept_choices, parameter_servers, script_plan
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
 from control.runs.show import parameter_server_text, plan_text
@@ -97,13 +97,14 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
     folder = project.runs_folder(run_kind)
     request = Request(
         asked=asked,
-        inventory=inventory,
-        default_workers=min(default_workers, len(inventory.hosts)),
+        apart=inventory.apart,
         runs=folder,
         packs=Path(packs),
         parameter_cache=project.PRIVATE / "parameters",
         write=write,
     )
+    default = min(default_workers, len(inventory.hosts))
+    request = replace(request, hosts=host_choice.choose_hosts(inventory, asked.workers, default, request.started))
     scripted = script_plan.is_asked(asked, folder)
     reserves = write and folder == project.RUNS and not asked.show_config
     if reserves and asked.run is not None:
@@ -116,13 +117,10 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
         plan = from_plain(Plan, trainer_process.run_trainer(["plan"], given=to_plain(request)))
     if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
-    before = LaunchRecord.read(folder / plan.run).posts if plan.resume else ()
-    chosen = free_ports.choose(plan.posts, plan.run, before, write)
-    check_hosts(chosen)
-    training, nonce = len(plan.hosts), secrets.token_hex(16)
+    nonce = secrets.token_hex(16)
     ticket = waiting_runs.ticket(nonce) if asked.queue else ""
     plan = replace(plan, folder=folder / plan.run, run_kind=run_kind, nonce=nonce, ticket=ticket)
-    plan = replace(plan, hosts=chosen[:training], spares=chosen[training:])
+    plan = _with_hosts(plan, request, inventory)
     if scripted:
         return plan
     plan = replace(plan, kept=kept_choices.of(plan, asked.remeasure))
@@ -130,6 +128,22 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
     if strategy["name"] == PARAMETER_SERVER:
         return replace(plan, roles=parameter_server_text.roles_text(plan.hosts, strategy["staleness"]))
     return replace(plan, gradients=kept_choices.sending_text(plan), divided=kept_choices.divided(plan))
+
+
+def _with_hosts(plan: Plan, request: Request, inventory: Inventory) -> Plan:
+    """The plan with its hosts and spares, which have the environment of their workers, roles and ports."""
+    hosts, spares = list(request.hosts), list[Host]()
+    if plan.config:
+        if plan.config["strategy"]["name"] == PARAMETER_SERVER:
+            hosts = parameter_servers.with_roles(hosts, inventory.servers, plan.apart)
+        if plan.config["recovery"]["elastic"] and not request.asked.selftest:
+            spares = host_choice.choose_spares(inventory.spares, hosts)
+        variables = plan.config["train"]["environment"]
+        hosts, spares = ([host_choice.with_environment(host, variables) for host in some] for some in (hosts, spares))
+    before = LaunchRecord.read(plan.folder).posts if plan.resume else ()
+    posts = free_ports.choose([*hosts, *spares], plan.run, before, request.write)
+    check_hosts(posts)
+    return replace(plan, hosts=posts[: len(hosts)], spares=posts[len(hosts) :])
 
 
 def shown_plan(plan: Plan, hostvars: Any, check: bool = False) -> str:

@@ -16,7 +16,7 @@ from control.runs.results.run_names import check_run_name
 from trainer.checkpoint import starting_weights
 from trainer.common.errors import ConfigError
 from trainer.common.files import sha256_file
-from trainer.rundir.launch_record import Host
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 DEFAULT = "lecture_cnn"
 """Configuration if the command names none."""
@@ -187,8 +187,10 @@ class Request:
     """A request to plan a run."""
 
     asked: OperatorRequest
-    inventory: Inventory
-    default_workers: int
+    hosts: Sequence[Host] = ()
+    """The hosts that train, by rank; empty until they are chosen."""
+    apart: Sequence[Host] = ()
+    """Hosts that an asynchronous run may use besides, with their `role`."""
     runs: Path
     packs: Path
     """Folder of published datasets; the folder of the trainer's code is beside it."""
@@ -212,3 +214,9 @@ class Request:
         folder = self.runs / name
         # Another command may have taken a name made in this second.
         return name, folder if self.asked.run is not None and (folder / "config.yml").is_file() else None
+
+    @functools.cached_property
+    def started(self) -> Path | None:
+        """The run's directory, if it was launched. A run refused by the preflight has a configuration, but nothing in it is fixed yet."""
+        existing = self.run_name()[1]
+        return existing if LaunchRecord.read(existing) else None

@@ -14,7 +14,6 @@ import yaml
 from control.common import configurations
 from control.common.plan import Plan
 from control.remote import admission, trainer_package
-from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.host_needs import LOGS_MB
 from control.runs.planning.plan_request import OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
@@ -85,10 +84,8 @@ def make_script_plan(request: Request) -> Plan:
     """
     request.asked.check_script()
     name, existing = request.run_name()
-    started = existing if LaunchRecord.read(existing) else None
+    started, hosts, code = request.started, request.hosts, trainer_package.TRAINER.sha256()
     section = _section(request, existing)
-    inventory, workers = request.inventory, request.asked.workers
-    hosts, code = choose_hosts(inventory, workers, request.default_workers, started), trainer_package.TRAINER.sha256()
     before = LaunchRecord.read(started)
     section["restarts"] = before.script["restarts"] + 1 if before else 0
     kept = ("file", "main", "sha256", "args", "outputs", "time_limit")
@@ -104,7 +101,6 @@ def make_script_plan(request: Request) -> Plan:
         config_name="none",
         config_yaml=written,
         asked_yaml=written,
-        hosts=hosts,
         needs={"memory_mb": MEMORY_MB, "server_mb": 0, "states_mb": 0, "snapshots": 0, "snapshot_mb": 0}
         | dict.fromkeys(("disk_mb", "disk_whole_mb", "free_mb"), LOGS_MB),
         dataset={"digest": None, "manifest": ""},

@@ -1,6 +1,5 @@
 """The launch of a run: judge the hosts' run directories, write `config.yml` and `cluster.json`; it ends once all workers run, or none."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from control.runs.launch import launches, reservations, resumption
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
 from trainer.common.plain_values import from_plain
-from trainer.rundir.launch_record import Host, LaunchRecord
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def record(task: Task) -> dict[str, Any]:
     """Check the launch and write both files; write nothing if the run is under way or with `--check`.
 
-    Returns the facts `record` (content of cluster.json), `cluster` (its hosts), `state_to_give` (by host) and `launch`.
+    Returns the facts `cluster` (the record's hosts), `state_to_give` (by host) and `launch`.
     """
     plan, claims = task.plan, task.arguments["claims"]
     if task.check_mode:
@@ -38,17 +37,17 @@ def record(task: Task) -> dict[str, Any]:
         return {
             **under_way,
             "before_start": None,
-            "ansible_facts": {"record": before, "cluster": before.posts},
+            "ansible_facts": {"cluster": before.posts},
         }
     found = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
-    hosts = _hosts(plan.posts, len(plan.hosts), found, {host.name: host.threads or 0 for host in before.posts})
+    plan = _with_answers(plan, found, {host.name: host.threads or 0 for host in before.posts})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before.slurm["folder"]}} if before.slurm else {}
-    record = launches.record(plan, from_plain(Published, task.arguments["published"]), hosts, launch=plan.nonce, **shared)
+    record = launches.record(plan, from_plain(Published, task.arguments["published"]), launch=plan.nonce, **shared)
     launches.write_launch(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host.name: claims[host.name] for host in plan.posts}), launches.begin(plan)
-    facts = {"record": record, "cluster": record.posts, "state_to_give": chosen.give, "launch": launch}
+    facts = {"cluster": record.posts, "state_to_give": chosen.give, "launch": launch}
     begun = {} if RunFolder(folder).is_trial else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
@@ -102,17 +101,18 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
 
 
-def _hosts(cluster: Sequence[Host], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[Host]:
-    """Hosts by rank, with facts. A resumed run keeps each host's number of threads: another number would round sums differently.
+def _with_answers(plan: Plan, answers: dict[str, Any], before: dict[str, int]) -> Plan:
+    """The plan, its hosts with what they answered, by rank.
 
-    A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
+    A resumed run keeps each host's number of threads (`before`): another number would round sums differently. A spare gets its cluster
+    from its supervisor when it takes a place.
     """
-    hosts = []
-    for rank, host in enumerate(cluster):
-        threads = before.get(host.name) or thread_share(cluster, host.name, facts[host.name]["cores"])
-        place = tf_config(cluster[:workers], rank) if rank < workers else {}
-        hosts.append(replace(host, **facts[host.name], rank=rank, threads=threads, tf_config=place))
-    return hosts
+    posts = []
+    for rank, host in enumerate(plan.posts):
+        threads = before.get(host.name) or thread_share(plan.posts, host.name, answers[host.name]["cores"])
+        place = tf_config(plan.hosts, rank) if rank < len(plan.hosts) else {}
+        posts.append(replace(host, **answers[host.name], rank=rank, threads=threads, tf_config=place))
+    return replace(plan, hosts=posts[: len(plan.hosts)], spares=posts[len(plan.hosts) :])
 
 
 def end(task: Task) -> dict[str, Any]:

@@ -646,8 +646,7 @@ def request_of(file, tmp_path, monkeypatch):
     def make(**options):
         hosts = [Host(name="pi1", address="10.0.0.1", port=12345)]
         places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
-        asked, inventory = plan_request.OperatorRequest.of(options), plan_request.Inventory(hosts=hosts)
-        return plan_request.Request(asked=asked, inventory=inventory, default_workers=1, write=True, **places)
+        return plan_request.Request(asked=plan_request.OperatorRequest.of(options), hosts=hosts, write=True, **places)
 
     return make
 

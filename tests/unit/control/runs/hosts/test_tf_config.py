@@ -8,8 +8,9 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible.plugins.filter.core import to_nice_json
 
+from control.common.plan import Plan
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, gpu_share, rank, thread_share
-from control.runs.tasks.launch import _hosts
+from control.runs.tasks.launch import _with_answers
 from trainer.common.plain_values import to_plain
 from trainer.host.claims import session_name
 from trainer.rundir.launch_record import Host
@@ -27,7 +28,8 @@ def host(name, address="10.0.0.1", port=12345, **more):
 
 def tf_config(hosts, name):
     check_hosts(hosts)
-    recorded = _hosts(hosts, len(hosts), {host.name: {"cores": 2} for host in hosts}, {})
+    plan = Plan(run="one", folder=Path("one"), hosts=hosts)
+    recorded = _with_answers(plan, {host.name: {"cores": 2} for host in hosts}, {}).hosts
     return next(host.tf_config for host in recorded if host.name == name)
 
 

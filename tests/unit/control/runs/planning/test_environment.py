@@ -79,8 +79,8 @@ def test_the_runs_own_win_over_the_hosts():
     host = cluster_hosts({"a": {"worker_environment": {"A": 1, "B": 2}}}, ["a"])[0]
     assert host.environment == {"A": "1", "B": "2"}
     config = configurations.build({"train": {"environment": {"B": 3}}})
-    assert with_environment(host, config).environment == {"A": "1", "B": "3"}
-    assert "environment" not in to_plain(with_environment(Host(name="a"), configurations.build({})))
+    assert with_environment(host, config.train.environment).environment == {"A": "1", "B": "3"}
+    assert "environment" not in to_plain(with_environment(Host(name="a"), {}))
 
 
 def rendered(name, **variables):

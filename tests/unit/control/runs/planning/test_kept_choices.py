@@ -49,7 +49,7 @@ def measure(made, at=1000.0, **record):
     """A run is launched, and its chief tells what it measured."""
     folder = made.folder
     folder.mkdir(parents=True, exist_ok=True)
-    written = launches.record(made, Published(), made.hosts)
+    written = launches.record(made, Published())
     (folder / "cluster.json").write_text(json.dumps(to_plain(written) | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:

@@ -40,11 +40,10 @@ HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for nu
 def ask(tmp_path):
     """Make a request of operator variables: `ask(run="x", epochs="3")`."""
 
-    def make(default_workers=2, write=True, **options):
+    def make(write=True, hosts=HOSTS[:2], **options):
         return Request(
             asked=OperatorRequest.of(options),
-            inventory=Inventory(hosts=HOSTS),
-            default_workers=default_workers,
+            hosts=hosts,
             runs=tmp_path / "runs",
             packs=tmp_path / "packs",
             parameter_cache=tmp_path / "parameters",
@@ -65,8 +64,9 @@ def existing(tmp_path):
     return folder
 
 
-def choose(request, existing=None):
-    return host_choice.choose_hosts(request.inventory, request.asked.workers, request.default_workers, existing)
+def choose(existing=None, workers=None, default=2, spares=(), hosts=HOSTS):
+    asked = OperatorRequest.of({} if workers is None else {"workers": workers})
+    return host_choice.choose_hosts(Inventory(hosts=hosts, spares=spares), asked.workers, default, existing)
 
 
 def overrides(typed):
@@ -295,13 +295,16 @@ def test_global_batch_is_fixed_once(workers):
 # --- hosts
 
 
-@pytest.mark.parametrize(("options", "names"), [({}, ["pi1", "pi2"]), ({"workers": "1"}, ["pi1"]), ({"workers": 3}, ["pi1", "pi2", "pi3"])])
-def test_the_first_hosts_of_the_inventory_train(options, names, ask):
-    assert [host.name for host in choose(ask(**options))] == names
+@pytest.mark.parametrize(
+    ("workers", "names"),
+    [(None, ["pi1", "pi2"]), ("1", ["pi1"]), (3, ["pi1", "pi2", "pi3"]), ("pi3,pi1", ["pi3", "pi1"]), ("pi2", ["pi2"])],
+)
+def test_the_first_hosts_or_the_named_ones_train(workers, names):
+    assert chosen(workers=workers) == names
 
 
-def test_more_hosts_than_the_inventory_has(ask):
-    assert refusal(choose, ask(workers="4")) == ("workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer")
+def test_more_hosts_than_the_inventory_has():
+    assert refusal(choose, None, "4") == ("workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer")
 
 
 def test_all_workers_take_as_many_gpus():
@@ -320,10 +323,9 @@ def test_a_host_that_trains_has_no_other_role():
     )
 
 
-def test_host_that_trains_nothing_can_not_be_named(ask):
+def test_host_that_trains_nothing_can_not_be_named():
     inventory = Inventory(hosts=HOSTS[:2], apart=[dataclasses.replace(HOSTS[2], role="evaluator")])
-    request = dataclasses.replace(ask(workers="pi1,pi3"), inventory=inventory)
-    assert refusal(choose, request) == (
+    assert refusal(host_choice.choose_hosts, inventory, "pi1,pi3", 2, None) == (
         "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
         "itself to asynchronous runs"
     )
@@ -334,39 +336,28 @@ def test_a_number_of_hosts_that_is_none(workers, ask):
     assert refusal(OperatorRequest.of, {"workers": workers}) == f"workers={workers}: expected a whole number from 1"
 
 
-def test_spares_train_only_if_they_are_named(ask):
-    inventory = Inventory(hosts=HOSTS[:2], spares=HOSTS[2:])
-    assert chosen(dataclasses.replace(ask(workers="2"), inventory=inventory)) == ["pi1", "pi2"]
+def test_spares_train_only_if_they_are_named():
+    given = {"hosts": HOSTS[:2], "spares": HOSTS[2:]}
+    assert chosen(workers="2", **given) == ["pi1", "pi2"]
     assert host_choice.choose_spares(HOSTS[2:], HOSTS[:2]) == HOSTS[2:]
-    assert chosen(dataclasses.replace(ask(workers="pi3,pi1"), inventory=inventory)) == ["pi3", "pi1"]
+    assert chosen(workers="pi3,pi1", **given) == ["pi3", "pi1"]
     assert host_choice.choose_spares(HOSTS[2:], [HOSTS[2], HOSTS[0]]) == []
-    assert refusal(choose, dataclasses.replace(ask(workers="3"), inventory=inventory)) == (
+    assert refusal(lambda: choose(workers="3", **given)) == (
         "workers=3: the inventory has 2 (pi1, pi2), and as spares pi3; add hosts or ask for fewer"
     )
     assert refusal(host_choice.choose_spares, [dataclasses.replace(HOSTS[2], gpus=1)], HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
 
 
-@pytest.mark.parametrize(("elastic", "options", "spares"), [(True, {}, HOSTS[2:]), (False, {}, []), (True, {"selftest": True}, [])])
-def test_only_elastic_runs_have_spares(elastic, options, spares, ask):
-    request = dataclasses.replace(ask(**options), inventory=Inventory(hosts=HOSTS[:2], spares=HOSTS[2:]))
-    assert plan._spares(request, configurations.build({"recovery": {"elastic": elastic}}), HOSTS[:2]) == spares
-
-
-def test_resumed_run_keeps_its_number_of_hosts(existing, ask):
+def test_resumed_run_keeps_its_number_of_hosts(existing):
     """A resumed run keeps its number of hosts unless asked."""
-    assert len(choose(ask(default_workers=3), existing)) == 2
-    assert len(choose(ask(default_workers=3, workers="1"), existing)) == 1
+    assert len(choose(existing, default=3)) == 2
+    assert len(choose(existing, "1", default=3)) == 1
     (existing / "cluster.json").unlink()
-    assert len(choose(ask(default_workers=3), existing)) == 3
+    assert len(choose(existing, default=3)) == 3
 
 
-def chosen(request, existing=None):
-    return [host.name for host in choose(request, existing)]
-
-
-def test_hosts_by_name_are_ranked_as_named(ask):
-    assert chosen(ask(workers="pi3,pi1")) == ["pi3", "pi1"]
-    assert chosen(ask(workers="pi2")) == ["pi2"]
+def chosen(existing=None, workers=None, **given):
+    return [host.name for host in choose(existing, workers, **given)]
 
 
 @pytest.mark.parametrize(
@@ -383,29 +374,29 @@ def test_hosts_by_name_are_ranked_as_named(ask):
         ("$(id)", "workers=$(id): '$(id)' is no host of the inventory"),
     ],
 )
-def test_names_that_are_no_hosts(workers, problem, ask):
-    assert refusal(choose, ask(workers=workers)).startswith(problem)
+def test_names_that_are_no_hosts(workers, problem):
+    assert refusal(choose, None, workers).startswith(problem)
 
 
-def test_a_run_on_named_hosts_stays_there(existing, ask):
+def test_a_run_on_named_hosts_stays_there(existing):
     write_json(existing / "cluster.json", {"hosts": to_plain([HOSTS[2], HOSTS[1]])})
-    assert chosen(ask(), existing) == ["pi3", "pi2"]
-    assert chosen(ask(workers="1"), existing) == ["pi3"]
-    assert chosen(ask(workers="3"), existing) == ["pi3", "pi2", "pi1"]
+    assert chosen(existing) == ["pi3", "pi2"]
+    assert chosen(existing, "1") == ["pi3"]
+    assert chosen(existing, "3") == ["pi3", "pi2", "pi1"]
     write_json(existing / "cluster.json", {"hosts": to_plain([HOSTS[2], HOSTS[1]]), "slurm": {"job": "7"}})
-    assert chosen(ask(), existing) == ["pi1", "pi2"]
+    assert chosen(existing) == ["pi1", "pi2"]
 
 
-def test_run_of_unseen_end_does_not_move(existing, ask):
+def test_run_of_unseen_end_does_not_move(existing):
     """A run whose end nobody saw does not start elsewhere."""
-    assert refusal(choose, ask(workers="pi3"), existing) == (
+    assert refusal(choose, existing, "pi3") == (
         "workers=pi3: run=old was started on pi1, pi2, and its end has not been seen; stop it there first: "
         "ansible-playbook stop.yml -e run=old"
     )
     # On one of its own hosts its claim is found.
-    assert chosen(ask(workers="pi3,pi2"), existing) == ["pi3", "pi2"]
+    assert chosen(existing, "pi3,pi2") == ["pi3", "pi2"]
     write_json(existing / "summary.json", {"state": "FAILED"})
-    assert chosen(ask(workers="pi3"), existing) == ["pi3"]
+    assert chosen(existing, "pi3") == ["pi3"]
 
 
 # --- batch sizes of single hosts
@@ -572,7 +563,6 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     (root / "train" / "cat" / "notes.txt").touch()
     made = plan.make_plan(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
     assert (made.run, made.resume, made.complete, made.config_name) == ("new", False, False, "task_cnn")
-    assert made.hosts == HOSTS[:2]
     assert made.counts == {
         "workers": 2,
         "train_images": 16,
@@ -589,7 +579,8 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert made.parameters == {"total": 2, "trainable": 2}
     assert configurations.to_dict(configurations.build(made.config)) == made.config
     assert made.config["train"]["global_batch"] == 8
-    assert from_plain(Plan, json.loads(json.dumps(to_plain(made)))) == made
+    sent = json.loads(json.dumps(to_plain(made)))
+    assert to_plain(from_plain(Plan, sent)) == sent
     written = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
     assert set(written) == {"packs", "pets"}, "only what came of the images"
 
@@ -599,8 +590,8 @@ def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, mon
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
-    made = plan.make_plan(ask(run="old", workers="3"))
-    assert (made.resume, made.counts["global_batch"], len(made.hosts)) == (True, 128, 3)
+    made = plan.make_plan(ask(run="old", hosts=HOSTS))
+    assert (made.resume, made.counts["global_batch"], made.counts["workers"]) == (True, 128, 3)
 
 
 def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
@@ -611,7 +602,7 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     assert plan.make_plan(ask(run="old")).changes == []
     assert plan.make_plan(ask(run="old", epochs="3")).changes == []
-    assert plan.make_plan(ask(run="old", epochs="90", workers="3")).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
+    assert plan.make_plan(ask(run="old", epochs="90", hosts=HOSTS)).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
     assert plan.make_plan(ask(run="old", set="train.time_limit=60")).changes == ["train.time_limit=60.0 (it has None)"]
     assert plan.make_plan(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}")).changes == []
 
@@ -622,9 +613,8 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
-    request = ask(run="old")
-    sized = dataclasses.replace(request, inventory=Inventory(hosts=[dataclasses.replace(host, batch_size=5) for host in HOSTS]))
-    assert plan.make_plan(sized).changes == []
+    sized = [dataclasses.replace(host, batch_size=5) for host in HOSTS[:2]]
+    assert plan.make_plan(ask(run="old", hosts=sized)).changes == []
 
 
 def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
@@ -756,9 +746,9 @@ def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
     assert refusal(model_size._parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
 
 
-def test_refusals_of_what_was_typed_are_configuration_errors(ask):
+def test_refusals_of_what_was_typed_are_configuration_errors():
     with pytest.raises(ConfigError, match="workers=9"):
-        choose(ask(workers="9"))
+        choose(workers="9")
 
 
 # --- no configuration named

@@ -3,7 +3,10 @@
 import pytest
 from ansible.errors import AnsibleFilterError
 
+from control.common import configurations
+from control.common.plan import Plan
 from control.runs.planning import plan_command
+from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from trainer.rundir.launch_record import Host
 
 
@@ -46,6 +49,48 @@ def test_spares_are_workers_apart():
     found = plan_command.inventory(inventory(["a", "b", "c"], ["b"]))
     assert [host.name for host in found.hosts] == ["a", "c"]
     assert [host.name for host in found.spares] == ["b"]
+
+
+def request(folder, hosts, **options):
+    places = {"runs": folder, "packs": folder, "parameter_cache": folder}
+    return Request(asked=OperatorRequest.of(options), hosts=hosts, write=False, **places)
+
+
+@pytest.mark.parametrize(
+    ("sections", "options", "spares"),
+    [
+        ({"recovery": {"elastic": True}}, {}, ["c"]),
+        ({"recovery": {"elastic": False}}, {}, []),
+        ({"recovery": {"elastic": True}}, {"selftest": True}, []),
+        (None, {}, []),
+    ],
+    ids=["an elastic run", "another run", "the doctor's trial", "a script"],
+)
+def test_only_elastic_runs_have_spares(sections, options, spares, tmp_path):
+    asked = Request(
+        asked=OperatorRequest.of(options), hosts=hosts("a")[:1], runs=tmp_path, packs=tmp_path, parameter_cache=tmp_path, write=False
+    )
+    config = {} if sections is None else configurations.to_dict(configurations.build(sections))
+    found = Inventory(hosts=asked.hosts, spares=[Host(name="c", address="c", port=1)])
+    made = plan_command._with_hosts(Plan(run="r", folder=tmp_path / "r", config=config), asked, found)
+    assert ([host.name for host in made.hosts], [host.name for host in made.spares]) == (["node1"], spares)
+
+
+def test_hosts_have_roles_and_environment(tmp_path):
+    """Hosts of an asynchronous run have their roles and the environment of their workers."""
+    asked = Request(
+        asked=OperatorRequest.of({}), hosts=hosts("a", "b"), runs=tmp_path, packs=tmp_path, parameter_cache=tmp_path, write=False
+    )
+    sections = {"strategy": {"name": "parameter_server"}, "train": {"environment": {"A": "1"}}}
+    config = configurations.to_dict(configurations.build(sections))
+    evaluator = Host(name="e", address="e", port=1, role="evaluator")
+    plan = Plan(run="r", folder=tmp_path / "r", config=config, apart=[evaluator])
+    made = plan_command._with_hosts(plan, asked, Inventory(hosts=asked.hosts, servers=["node2"]))
+    assert [(host.name, host.role, host.server_port, host.environment) for host in made.hosts] == [
+        ("node1", "", None, {"A": "1"}),
+        ("node2", "", 12847, {"A": "1"}),
+        ("e", "evaluator", None, {"A": "1"}),
+    ]
 
 
 def test_a_spare_that_is_no_worker_is_refused():

@@ -13,6 +13,7 @@ import yaml
 
 from control.remote import admission
 from control.runs.planning import script_plan
+from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
 from trainer.common.errors import ConfigError
@@ -44,9 +45,10 @@ def ask(tmp_path):
     """The plan of operator variables."""
 
     def planned(**options):
-        asked, inventory = OperatorRequest.of(options), Inventory(hosts=HOSTS)
+        asked = OperatorRequest.of(options)
+        hosts = choose_hosts(Inventory(hosts=HOSTS), asked.workers, 2, None)
         places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
-        return script_plan.make_script_plan(Request(asked=asked, inventory=inventory, default_workers=2, write=True, **places))
+        return script_plan.make_script_plan(Request(asked=asked, hosts=hosts, write=True, **places))
 
     return planned
 
@@ -160,7 +162,7 @@ class TestRunning:
         planned = ask(script=str(folder), args="--lr 0.1", outputs="logs/", workers="3")
         section = yaml.safe_load(planned.config_yaml)["script"]
         assert (section["main"], section["args"], section["outputs"]) == ("main.py", ["--lr", "0.1"], ["logs"])
-        assert (planned.resume, planned.complete, planned.script["restarts"], len(planned.hosts)) == (False, False, 0, 3)
+        assert (planned.resume, planned.complete, planned.script["restarts"]) == (False, False, 0)
         assert planned.run.startswith("mine-")
 
     def test_a_failed_run_starts_again_as_it_was(self, ask, launched, folder):

@@ -12,7 +12,7 @@ from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
 from trainer.common.errors import ConfigError
 from trainer.common.plain_values import from_plain, to_plain
-from trainer.rundir.launch_record import Host
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
 RECORD = {"hosts": HOSTS, "dataset": {"folder_name": "ab"}, "code": "trainer-1.zip"}
@@ -39,7 +39,7 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
         for host in HOSTS
     }
     returned = record(Task({"plan": plan, "claims": claims}))
-    assert returned["ansible_facts"]["record"].hosts == [from_plain(Host, host) for host in HOSTS]
+    assert returned["ansible_facts"]["cluster"] == [from_plain(Host, host) for host in HOSTS]
 
 
 def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
@@ -52,7 +52,8 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     variables = {host.name: {"worker_root": f"/srv/{host.name}"} for host in hosts} | {"node2": {"worker_root": "/", "worker_silence": 9}}
     arguments = {"plan": plan, "claims": {host.name: claim for host in hosts}, "published": published}
     facts = record(Task(arguments, {"hostvars": variables}))["ansible_facts"]
-    recorded = facts["record"]
+    recorded = LaunchRecord.read(tmp_path / "one")
+    assert facts["cluster"] == recorded.posts
     assert [host.name for host in recorded.hosts] == ["node1", "node2"]
     assert [(host.name, host.rank, host.threads, host.tf_config) for host in recorded.spares] == [("node3", 2, 4, {})]
     assert recorded.hosts[1].tf_config["cluster"] == {"worker": ["10.0.0.1:12345", "10.0.0.2:12345"]}
