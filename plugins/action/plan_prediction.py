@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from control.remote.published import Published
 from control.runs.tasks import prediction
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
-from trainer.common.plain_values import from_plain
 
 
 class ActionModule(Action):
@@ -19,7 +17,7 @@ class ActionModule(Action):
             return planned
         facts = planned["ansible_facts"]
         try:
-            return {**planned, "changed": distribute(self, from_plain(Published, facts["published"]), path, host)}
+            return {**planned, "changed": distribute(self, facts["published"], path, host)}
         except BaseException:
             prediction.discard(facts["prediction"])
             raise
