@@ -176,10 +176,6 @@ def test_how_a_worker_ended(report, words):
     assert failure(report).words == words
 
 
-def test_reports_travel():
-    assert Report.from_bytes(KILLED.to_bytes()) == KILLED
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"\xff", b"[]", b"{}", b"null", json.dumps({**dataclasses.asdict(PEER), "more": 1}).encode()]

@@ -1,4 +1,7 @@
-"""Supervisors that meet over real connections, on a fake clock and with fake workers; with real processes: test_supervisor_processes.py."""
+"""Supervisors that meet over real connections, on a fake clock and with fake workers.
+
+With real processes: `test_supervisor_processes.py`, and `tests/contract/test_recovery.py`.
+"""
 
 import asyncio
 import json
@@ -36,17 +39,13 @@ def begin(tmp_path, clock, monkeypatch):
 
 def test_a_run_without_faults_ends_with_its_workers(begin):
     run = begin()
+    for rank in (0, 1):
+        cluster = {"cluster": {"worker": ["first", "second"]}, "task": {"type": "worker", "index": rank}}
+        assert run.workers[rank, 1].cluster == cluster
     run.all_do(1, SUCCEEDED)
     assert run.ends() == [0, 0]
     assert not any((own / SUPERVISED).exists() for own in run.folders)
     assert run.log(0) == ""
-
-
-def test_every_worker_is_told_its_cluster(begin):
-    run = begin()
-    for rank in (0, 1):
-        cluster = {"cluster": {"worker": ["first", "second"]}, "task": {"type": "worker", "index": rank}}
-        assert run.workers[rank, 1].cluster == cluster
 
 
 def test_a_killed_worker_and_its_peer_start_again(begin):
@@ -110,11 +109,23 @@ def test_the_next_worker_is_prepared_after_first_steps(standby, longest, made, t
     assert len(prepared) == made
 
 
-def test_an_error_for_the_user_ends_all(begin):
-    run = begin()
+FAILED = "error: rank 0 (first) ended with exit code 1 at step 10; "
+
+
+@pytest.mark.parametrize(
+    ("options", "lost", "codes", "why"),
+    [({}, [], [1, 75], FAILED), ({"workers": 3, **ELASTIC}, [2], [1, 75], ""), ({"spares": 1, **ELASTIC}, [], [1, 75, 75], "")],
+    ids=["all there", "with a lost host", "with a spare"],
+)
+def test_an_error_for_the_user_ends_all(begin, options, lost, codes, why):
+    run = begin(**options)
+    if "spares" in options:
+        run.await_phase(2, Phase.STANDING_BY)
     run.do(0, 1, 1)
-    assert run.ends() == [1, 75]
-    assert "error: rank 0 (first) ended with exit code 1 at step 10; nothing starts again after that" in run.log(1)
+    for rank in lost:
+        run.lose(rank)
+    assert [run.end(rank) for rank in range(len(codes))] == codes
+    assert f"{why}nothing starts again after that" in run.log(len(codes) - 1)
     assert (0, 2) not in run.workers
 
 
@@ -159,34 +170,21 @@ def test_a_failed_worker_tells_others_a_while(begin, clock):
 # --- requests to end
 
 
-def ask(run, rank):
-    (run.folders[rank] / MARK).touch()
-    run.signal(rank, signal.SIGTERM)
-
-
-def test_a_waiting_supervisor_can_be_asked_to_end(begin):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_ends_a_supervisor(begin, waits, number):
+    """With a mark from `stop.yml`; or by somebody at the terminal, for whom it leaves the mark, so that its worker tells the others."""
     run = begin()
-    run.lose(1)
-    run.await_phase(0, Phase.REJOINING)
-    ask(run, 0)
+    if waits:
+        run.lose(1)
+        run.await_phase(0, Phase.REJOINING)
+    if number == signal.SIGTERM:
+        (run.folders[0] / MARK).touch()
+    run.signal(0, number)
     assert run.end(0) == PREEMPTED
+    assert waits or run.workers[0, 1].signals == [number]
     assert not (run.folders[0] / SUPERVISED).exists()
-
-
-def test_a_supervisor_passes_a_request_to_end_on(begin):
-    run = begin()
-    ask(run, 0)
-    assert run.end(0) == PREEMPTED
-    assert run.workers[0, 1].signals == [signal.SIGTERM]
-    assert not (run.folders[0] / SUPERVISED).exists()
-
-
-def test_somebody_at_the_terminal_may_end_it(begin):
-    run = begin()
-    run.signal(0, signal.SIGINT)
-    assert run.end(0) == PREEMPTED
-    assert not (run.folders[0] / SUPERVISED).exists()
-    assert (run.folders[0] / MARK).exists(), "its worker tells the others"
+    assert (run.folders[0] / MARK).exists()
 
 
 def test_a_request_that_came_before_starts_nothing(begin):
@@ -348,22 +346,6 @@ def test_too_few_wait_and_then_end(least, lost, begin):
     assert expected in run.log(1 - lost)
 
 
-def test_the_first_of_two_goes_on_alone(begin):
-    run = begin(**ELASTIC)
-    run.lose(1)
-    run.await_generation(2, [0])
-    run.do(0, 2, SUCCEEDED)
-    assert run.end(0) == 0
-
-
-def test_an_error_ends_all_despite_a_lost_host(begin):
-    run = begin(workers=3, **ELASTIC)
-    run.do(0, 1, 1)
-    run.lose(2)
-    assert [run.end(rank) for rank in (0, 1)] == [1, 75]
-    assert "nothing starts again after that" in run.log(1)
-
-
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_lost_host_that_returns_joins_again(lost, begin):
     run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
@@ -451,14 +433,6 @@ def test_a_worker_joins_after_the_next_fault(begin):
     assert run.ends() == ([0, 0, 0] if other == 1 else [0, 75, 0])
 
 
-def test_an_error_for_the_user_ends_spares(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
-    run.do(0, 1, 1)
-    assert run.ends() == [1, 75, 75]
-    assert "nothing starts again after that" in run.log(2)
-
-
 @pytest.mark.parametrize("limits", [Limits(5, 5), Limits(0, 5)])
 def test_one_that_misses_the_end_is_told(limits, begin, clock):
     """Until `MISSED_S` after the decision; else it would wait for minutes."""
@@ -506,5 +480,6 @@ def test_a_host_behind_a_door_may_wait_long(begin, clock):
 def test_a_spare_can_be_asked_to_end(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
     run.await_phase(2, Phase.STANDING_BY)
-    ask(run, 2)
+    (run.folders[2] / MARK).touch()
+    run.signal(2, signal.SIGTERM)
     assert run.end(2) == PREEMPTED

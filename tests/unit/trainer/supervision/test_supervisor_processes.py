@@ -1,6 +1,7 @@
-"""Supervisors as real processes, with real signals; what they decide is tested on a fake clock in test_supervisor.py.
+"""Supervisors as real processes, with real signals: what only they show. Their workers are a few lines of Python that do as a file says.
 
-Their workers are a few lines of Python that do as a file says.
+What supervisors decide is tested on a fake clock in test_supervisor.py; that runs survive killed supervisors, signals of a host that goes
+down and frozen workers, with real processes in `tests/contract/test_recovery.py`.
 """
 
 import json
@@ -30,7 +31,7 @@ from trainer.rundir.metrics_log import Metrics
 from trainer.host.process import die_with_parent
 generation, parent = sys.argv[2], int(sys.argv[4])
 die_with_parent(parent)
-own, peers = {own!r}, {peers!r}
+own, peer = {own!r}, {peer!r}
 metrics = Metrics(pathlib.Path(own) / "metrics.jsonl")
 metrics.step = 10 * int(generation)
 metrics.phase("training")
@@ -52,14 +53,12 @@ while True:
     if {steps}:
         metrics.step += 1
         metrics.heartbeat()
-    code = read(own, "do")
-    if code is not None:
-        os._exit(code)
-    for peer in peers:
-        up = read(peer, "up")
-        # Who ended by an order had it written before.
-        if up is not None and ended(up) and read(peer, "do") not in (0, 42):
-            os._exit(75)
+    if read(own, "do") is not None:
+        os._exit(0)
+    up = read(peer, "up")
+    # Who ended by an order had it written before.
+    if up is not None and ended(up) and read(peer, "do") is None:
+        os._exit(75)
     threading.Event().wait(0.02)
 """
 STANDBY = """
@@ -71,78 +70,57 @@ os.execve(sys.executable, [sys.executable, own + "/worker.py", *given["arguments
 """
 PROGRAM = """
 import dataclasses, sys
-from tests.fake_clock import Hurried
 from trainer.supervision import __main__ as entry
 real = entry.supervise
 # `python -m trainer ARGUMENTS` is the worker's command line: the file stands in for it.
 replaced = dict(program=[sys.executable, {worker!r}], worker=[], session=[], standby={standby!r})
-entry.supervise = lambda post, **more: real(dataclasses.replace(post, **replaced), Hurried({hurry}), **more)
+entry.supervise = lambda post, **more: real(dataclasses.replace(post, **replaced), **more)
 raise SystemExit(entry.main())
 """
-NAMES = ("first", "second", "third")
+NAMES = ("first", "second")
 
 
 class Run:
-    """Two supervisors, and spares whose time passes `hurry` times as fast; `standby`: each has a process that becomes the next worker."""
+    """Two supervisors; `standby`: each has a process that becomes the next worker."""
 
-    def __init__(self, folder, spares=0, standby=False, hurry=1, **options):
-        self.standby, self.hurry = standby, hurry
-        self.names = NAMES[: 2 + spares]
-        self.folders = [folder / name / "workers" / name for name in self.names]
-        self.ports = free_ports(2 + spares)
+    def __init__(self, folder, standby=False):
+        self.standby = standby
+        self.folders = [folder / name / "workers" / name for name in NAMES]
         recovery = {"max_restarts": 5, "max_restarts_per_hour": 5, "hang": 600, "rejoin_wait": 600, "standby": False, "elastic": False}
         hosts = [
             {"name": name, "address": "127.0.0.1", "port": 1, "direct_port": port, "root": "", "silence": 600}
-            for name, port in zip(self.names, self.ports, strict=True)
+            for name, port in zip(NAMES, free_ports(2), strict=True)
         ]
-        record = {"run": "run", "launch": "l", "recovery": recovery | options, "hosts": hosts[:2], "spares": hosts[2:]}
-        secret = secrets.token_hex(32)
-        for own in self.folders:
+        record, secret = {"run": "run", "launch": "l", "recovery": recovery, "hosts": hosts}, secrets.token_hex(32)
+        for own, other in zip(self.folders, reversed(self.folders), strict=True):
             own.mkdir(parents=True)
             (own.parents[1] / "cluster.json").write_text(json.dumps(record))
             (own / "secret").write_text(secret)
-            peers = [str(one) for one in self.folders if one != own]
             (own / "standby.py").write_text(STANDBY.format(own=str(own)))
-            (own / "worker.py").write_text(WORKER.format(own=str(own), peers=peers, steps=standby))
-        self.processes = [self.begin(rank) for rank in range(2 + spares)]
+            (own / "worker.py").write_text(WORKER.format(own=str(own), peer=str(other), steps=standby))
+        self.processes = [self.begin(own) for own in self.folders]
 
-    def begin(self, rank):
-        own = self.folders[rank]
+    def begin(self, own):
         standby = [sys.executable, str(own / "standby.py")] if self.standby else []
-        hurry = self.hurry if rank == 2 else 1
-        argv = [sys.executable, "-c", PROGRAM.format(worker=str(own / "worker.py"), standby=standby, hurry=hurry)]
+        argv = [sys.executable, "-c", PROGRAM.format(worker=str(own / "worker.py"), standby=standby)]
         argv += ["train", "--run", str(own.parents[1]), "--host", own.name]
         with (own / "log").open("ab") as log:
             return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
     def await_generation(self, number):
-        for rank, own in enumerate(self.folders[:2]):
+        for rank, own in enumerate(self.folders):
             self.until(rank, (own / f"up-{number}").is_file, f"generation {number}")
-
-    def await_phase(self, rank, phase):
-        self.until(rank, lambda: phase in self.phases(rank), phase)
 
     def until(self, rank, condition, what):
         """Wait for what a supervisor does; fail if it ends before."""
-        await_until(condition, LONG_S, what, 0.02, ended=lambda: None if self.processes[rank].poll() is None else self.log(rank))
+        log = self.folders[rank] / "log"
+        await_until(condition, LONG_S, what, 0.02, ended=lambda: None if self.processes[rank].poll() is None else log.read_text())
 
     def worker(self, rank, generation):
         return int((self.folders[rank] / f"up-{generation}").read_text())
 
-    def do(self, rank, generation, code):
-        part = self.folders[rank] / ".do"
-        part.write_text(str(code))
-        part.replace(self.folders[rank] / f"do-{generation}")
-
-    def ends(self):
-        return [process.wait(LONG_S) for process in self.processes]
-
-    def log(self, rank):
-        return (self.folders[rank] / "log").read_text()
-
     def phases(self, rank):
-        path = self.folders[rank] / "metrics.jsonl"
-        return [record["phase"] for record in read_records(path) if record["kind"] == "phase"] if path.exists() else []
+        return [record["phase"] for record in read_records(self.folders[rank] / "metrics.jsonl") if record["kind"] == "phase"]
 
 
 @pytest.fixture
@@ -159,21 +137,6 @@ def begin(tmp_path):
         for process in run.processes:
             process.kill()
             process.wait()
-
-
-def test_a_killed_supervisor_ends_its_worker_and_returns(begin):
-    run = begin()
-    worker = run.worker(1, 1)
-    run.processes[1].kill()
-    run.processes[1].wait()
-    await_until(lambda: not Path(f"/proc/{worker}").exists(), LONG_S, "the end of its worker", 0.02)
-    run.processes[1] = run.begin(1)
-    run.await_generation(2)
-    for rank in (0, 1):
-        run.do(rank, 2, 0)
-    assert run.ends() == [0, 0]
-    assert not any((own / SUPERVISED).exists() for own in run.folders)
-    assert "rank 1 (second) was lost with its supervisor, or its host restarted" in run.log(0)
 
 
 def await_standby(run, rank, other_than=""):
@@ -196,22 +159,11 @@ def test_the_standby_becomes_the_next_worker(begin):
     assert str(run.worker(0, 3)) != second[0]
     assert str(run.worker(1, 3)) == second[1]
     last = [await_standby(run, rank, second[rank]) for rank in (0, 1)]
-    for rank in (0, 1):
-        run.do(rank, 3, 0)
-    assert run.ends() == [0, 0]
+    for own in run.folders:
+        (own / "part").write_text("0")
+        (own / "part").replace(own / "do-3")
+    assert [process.wait(LONG_S) for process in run.processes] == [0, 0]
     assert not any(Path(f"/proc/{pid}").exists() for pid in last)
-
-
-def test_a_stopped_spare_learns_of_the_end(begin):
-    """Else it would wait for minutes."""
-    run = begin(spares=1, hurry=20, elastic=True, elastic_wait=2, min_workers=1)
-    run.await_phase(2, Phase.STANDING_BY)
-    os.kill(run.processes[2].pid, signal.SIGSTOP)
-    run.do(1, 1, 1)
-    assert run.processes[1].wait(LONG_S) == 1
-    os.kill(run.processes[2].pid, signal.SIGCONT)
-    assert run.ends() == [75, 1, 75]
-    assert "error: the others have ended the run after a fault; nothing starts again after that" in run.log(2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -219,39 +171,10 @@ def test_a_supervisor_that_waits_hears_a_signal(number, begin):
     """Its handler breaks off whatever the main thread waits for; somebody at the terminal leaves the mark with it."""
     run = begin()
     run.processes[1].kill()
-    run.await_phase(0, Phase.REJOINING)
+    run.until(0, lambda: Phase.REJOINING in run.phases(0), Phase.REJOINING)
     if number == signal.SIGTERM:
         (run.folders[0] / MARK).touch()
     run.processes[0].send_signal(number)
     assert run.processes[0].wait(LONG_S) == PREEMPTED
     assert not (run.folders[0] / SUPERVISED).exists()
     assert (run.folders[0] / MARK).exists()
-
-
-def test_two_signals_mean_that_the_host_goes_down(begin):
-    """Also the tmux server ends; the other host was not signalled, and waits."""
-    run = begin()
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        run.processes[1].send_signal(number)
-    assert run.processes[1].wait(LONG_S) == PREEMPTED
-    assert run.phases(1)[-1] == Phase.DOWN
-    run.await_phase(0, Phase.REJOINING)
-    run.processes[1] = run.begin(1)
-    run.await_generation(2)
-    for rank in (0, 1):
-        run.do(rank, 2, 0)
-    assert run.ends() == [0, 0]
-    assert "was lost with its supervisor, or its host restarted; all workers start again" in run.log(0)
-
-
-def test_a_session_ended_by_hand_ends_its_worker(begin):
-    """The mark says that its end is wanted."""
-    run = begin()
-    workers = [run.worker(rank, 1) for rank in (0, 1)]
-    for rank in (0, 1):
-        (run.folders[rank] / MARK).touch()
-        run.processes[rank].send_signal(signal.SIGHUP)
-    assert run.ends() == [PREEMPTED, PREEMPTED]
-    ends = [json.loads((own / "exit.json").read_text()) for own in run.folders]
-    assert [(end["host"], end["rank"], end["exit_code"]) for end in ends] == [("first", 0, PREEMPTED), ("second", 1, PREEMPTED)]
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

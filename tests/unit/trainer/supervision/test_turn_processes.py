@@ -123,34 +123,24 @@ def test_a_worker_ended_alone_is_started_again(hosts):
     hosts.have_started("a")
 
 
-def test_a_cancelled_run_gives_up_its_place(hosts):
-    """When it is started again."""
-    for rank in range(2):
-        hosts.queue("a", rank, 1, begin=False)
-        (hosts.path("a", rank) / SUPERVISED).write_text("{}")
-        (hosts.path("a", rank) / MARK).touch()
-        assert hosts.begin("a", rank, 1).wait(60) == PREEMPTED
-        assert not hosts.started("a", rank)
-        assert not hosts.entry("a", rank, 1).exists()
-        assert not (hosts.path("a", rank) / SUPERVISED).exists()
-
-
-def test_a_run_taken_back_does_not_start(hosts):
+@pytest.mark.parametrize(
+    ("mark", "ticket", "claim", "code"),
+    [(True, True, False, PREEMPTED), (False, False, False, FAILED), (False, False, True, 0)],
+    ids=["cancelled", "taken back", "a script after its turn"],
+)
+def test_what_does_not_wait_again_leaves_nothing(hosts, mark, ticket, claim, code):
+    """When it is started again: else it would be for ever."""
     hosts.queue("a", 0, 1, begin=False)
-    hosts.entry("a", 0, 1).unlink()
     (hosts.path("a", 0) / SUPERVISED).write_text("{}")
-    assert hosts.begin("a", 0, 1).wait(60) == FAILED
-    assert not hosts.started("a", 0)
-    assert not (hosts.path("a", 0) / SUPERVISED).exists()
-
-
-def test_a_script_is_not_started_for_ever(hosts):
-    """One that is started again after its turn."""
-    hosts.queue("a", 0, 1, begin=False)
-    hosts.entry("a", 0, 1).unlink()
-    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
-    (hosts.path("a", 0) / SUPERVISED).write_text("{}")
-    assert hosts.begin("a", 0, 1).wait(60) == 0
+    if mark:
+        (hosts.path("a", 0) / MARK).touch()
+    if not ticket:
+        hosts.entry("a", 0, 1).unlink()
+    if claim:
+        hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
+    assert hosts.begin("a", 0, 1).wait(60) == code
+    assert hosts.started("a", 0) == claim
+    assert not hosts.entry("a", 0, 1).exists()
     assert not (hosts.path("a", 0) / SUPERVISED).exists()
 
 
@@ -190,16 +180,6 @@ def test_both_signals_mean_that_the_host_goes_down(hosts):
         process.send_signal(number)
     assert process.wait(60) == PREEMPTED
     assert not (hosts.folder / "commands").exists()
-
-
-def test_one_that_is_killed_takes_its_place_again(hosts):
-    process = hosts.queue("a", 0, 1)
-    hosts.is_told("a", 0, "next; waits for host1")
-    process.kill()
-    process.wait()
-    hosts.begin("a", 0, 1)
-    hosts.queue("a", 1, 1)
-    hosts.have_started("a")
 
 
 def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
