@@ -139,7 +139,7 @@ def test_a_state_under_another_steps_name_is_damage(cluster):
 def test_state_of_another_model_is_refused(cluster):
     cluster.state("pi1").write([np.zeros(4, np.float32)], Progress(step=8))
     alone = Cluster(cluster.folder, ["pi1"])
-    with pytest.raises(LockstepError, match="a training state of another model"):
+    with pytest.raises(LockstepError, match=r"step-000000008.npz: a training state of another model; use another run name"):
         alone.resume()
 
 

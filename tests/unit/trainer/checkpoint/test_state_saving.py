@@ -157,14 +157,6 @@ def test_full_disk_warns_once_and_saves_try_again(alone, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_save_that_fits_at_last_bothers_nobody(alone, monkeypatch):
-    """A save that fits once older ones are gone bothers nobody."""
-    assert [alone.saved(step) for step in (1, 2)] == [True, True]
-    fails(monkeypatch, alone.states.files, FULL, times=1)
-    assert alone.saved(3)
-    assert (alone.steps()[0], alone.heard) == ([2, 3], [])
-
-
 def test_every_worker_writes_its_part_of_the_state(three):
     assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], three) == [[True] * 3] * 3
     assert [place.steps() for place in three] == [([2, 3], [2, 3]), ([], [2, 3]), ([], [2, 3])]
@@ -222,12 +214,6 @@ def test_without_room_for_the_copy_training_warns(copied, monkeypatch):
     assert [place.steps()[0] for place in copied] == [[1], [], []]
     assert [list(place.saver.missing) for place in copied] == [[], [COPY], []]
     assert copied[1].heard[0].startswith("the copy of the training state is not saved: ")
-
-
-def test_alone_there_is_no_copy(tmp_path):
-    place = Place(tmp_path, *workers(1), copy="peer")
-    assert place.saved(1)
-    assert place.steps()[0] == [1]
 
 
 def test_what_a_killed_worker_left_unfinished_is_gone(tmp_path):

@@ -97,7 +97,3 @@ def test_line_through_two_measurements_is_never_negative(measured, expected):
 def test_it_is_told_in_images_of_whole_step():
     assert batch_shares.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
     assert batch_shares.described(["a", "b", "c"], 10, [1, 1, 2], "row") == "a 2, b 3, c 5 rows per step", "they add up"
-
-
-def test_numpy_is_not_in_what_goes_into_state():
-    assert not any(isinstance(size, np.integer) for size in batch_shares._balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

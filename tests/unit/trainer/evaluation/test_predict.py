@@ -166,9 +166,22 @@ def test_a_compiled_classifier_has_a_confusion_matrix():
     assert one_hot == {"classes": ["0", "1", "2"], "confusion": actual["confusion"]}
 
 
-@pytest.mark.parametrize(("loss", "outputs"), [("binary_crossentropy", [0.1, 0.4, 0.9, 0.6]), (None, [-2, -0.5, 2, 0.3])])
+class OfMyOwn(keras.losses.BinaryCrossentropy):
+    """A loss known by the class that it is derived from."""
+
+
+CHANCES, LOGARITHMS = [0.1, 0.4, 0.9, 0.6], [-2, -0.5, 2, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"),
+    [
+        ("binary_crossentropy", CHANCES),
+        (OfMyOwn(), CHANCES),
+        (keras.losses.BinaryFocalCrossentropy(from_logits=True), LOGARITHMS),
+    ],
+)
 def test_a_single_output_is_judged_by_its_threshold(loss, outputs):
-    loss = loss or keras.losses.BinaryFocalCrossentropy(from_logits=True)
     actual = measured(loss, np.array(outputs)[:, None], np.array([0, 1, 1, 1], np.float32)[:, None], ["no", "yes"])
     assert actual["confusion"] == [[1, 0], [1, 2]]
 

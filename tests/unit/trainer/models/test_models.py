@@ -9,7 +9,6 @@ import pytest
 
 from control.common import model_options
 from tests.unit import forked
-from trainer import models
 from trainer.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -147,15 +146,6 @@ def test_deep_cnn_has_three_stages(built):
     assert stages == ["Conv2D", "Conv2D", "MaxPooling2D"] * 3
 
 
-def test_models_are_registered():
-    assert ", ".join(sorted(models.MODELS)) == ALL
-
-
-def test_options_have_defaults_and_can_be_set():
-    assert model_options.options_of({"name": "deep_cnn"}) == {"filters": 32, "stages": 3}
-    assert model_options.options_of({"name": "deep_cnn", "stages": 2}) == {"filters": 32, "stages": 2}
-
-
 @pytest.mark.parametrize(
     ("section", "message"),
     [
@@ -184,14 +174,11 @@ def test_wrong_options_are_refused(section, message):
 
 
 def test_every_option_is_written_out():
+    assert model_options.section_of({"name": "deep_cnn"}) == {"name": "deep_cnn", "filters": 32, "stages": 3}
     assert model_options.section_of({"name": "deep_cnn", "stages": 2}) == {"name": "deep_cnn", "filters": 32, "stages": 2}
     assert model_options.section_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
-    assert model_options.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
-
-
-def test_numbers_in_scientific_form_are_numbers():
-    assert model_options.options_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
     assert model_options.options_of({"name": "resnet_cifar", "weight_decay": 0})["weight_decay"] == 0.0
+    assert model_options.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
 
 
 def test_options_are_checked_without_keras():

@@ -136,15 +136,6 @@ def test_shapes_stay_and_outcomes_outlive_calls():
     assert (np.unique(later[0]).tolist(), float(later[1])) == ([21], 2)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1000, 4 * 1000 * 4), (1_000_000, 2 * 4 * 200_000 * 4)], ids=["one hop", "two hops"])
-def test_bytes_are_counted(size, expected):
-    def work(connections, rank):
-        connections.all_reduce([np.zeros(size, np.float32)])
-        return connections.bytes_sent
-
-    assert together(5, work) == [expected] * 5
-
-
 def test_a_worker_that_ends_is_named():
     def work(connections, rank):
         if rank == 1:

@@ -104,12 +104,6 @@ def test_nobody_is_further_ahead_of_the_slowest_than_the_bound(workers, stalenes
     assert furthest(workers, staleness, set(range(1, 1000))) == workers * (1 + staleness)
 
 
-def test_with_the_bound_0_a_round_begins_when_the_one_before_has_ended():
-    assert not may_begin(4, 3, 1, 4, 0)
-    assert may_begin(4, 4, 0, 4, 0)
-    assert may_begin(5, 4, 1, 4, 0)
-
-
 def test_a_step_is_of_one_workers_batch():
     config = loading.build({"strategy": {"name": "parameter_server"}, "train": {"batch_size": 16}})
     assert schedule.global_batch(config, 5) == 16

@@ -14,7 +14,7 @@ import pytest
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer.checkpoint.states import Progress, States
-from trainer.common.files import full, replacing, shortage, write_text
+from trainer.common.files import full, shortage, write_text
 from trainer.host import sealed_files
 from trainer.rundir.full_disk import OTHER_FIX, DiskFull, Log, Reserve, Saver
 from trainer.rundir.metrics_log import Metrics
@@ -239,13 +239,6 @@ def test_full_disk_is_reported_and_events_go_on(disk):
     assert failed == "[1, 'snapshot']"
     assert int(events) == 1 + 4 * 58
     assert not list(disk.rglob(".part-*"))
-
-
-def test_part_is_gone_when_its_disk_was_full(disk):
-    fill(disk)
-    with pytest.raises(OSError, match="No space left"), replacing(disk / "x.npz") as part:
-        np.savez(part, np.zeros(MB))
-    assert [path.name for path in disk.iterdir()] == ["filler"]
 
 
 def test_a_full_disks_words_name_missing_inodes(tmp_path):
