@@ -176,13 +176,9 @@ def actual():
     return forked.answer(SCRIPT)
 
 
-def test_a_sum_over_rows_adds_up(actual):
-    assert actual["mean"]
-
-
-@pytest.mark.parametrize("loss", ["pairs", "one number"])
-def test_what_is_more_than_a_sum_does_not(actual, loss):
-    assert not actual[loss]
+@pytest.mark.parametrize(("loss", "adds_up"), [("mean", True), ("pairs", False), ("one number", False)])
+def test_what_is_more_than_a_sum_does_not(actual, loss, adds_up):
+    assert actual[loss] is adds_up
 
 
 def test_a_layer_that_adds_a_loss_sees_all(actual):
@@ -190,36 +186,30 @@ def test_a_layer_that_adds_a_loss_sees_all(actual):
     assert actual["adding"] == "adding adds a loss"
 
 
-def test_keras_layer_that_mixes_rows_sees_all(actual):
-    assert actual["mixing"] == ["mixing"]
-    assert not actual["differing"]
-
-
 @pytest.mark.parametrize(
-    ("numbers", "layer"),
+    ("program", "layers"),
     [
-        ("bytes", "common"),
-        ("hardly", "hardly"),
-        ("signed", "below_zero"),
-        ("logarithms", "logarithm"),
-        ("gated", "gated"),
-        ("missing", "filling"),
-        ("rounded", "softmax"),
+        ("mixing", ["mixing"]),
+        ("bytes", ["common"]),
+        ("hardly", ["hardly"]),
+        ("signed", ["below_zero"]),
+        ("logarithms", ["logarithm"]),
+        ("gated", ["gated"]),
+        ("missing", ["filling"]),
+        ("rounded", ["softmax"]),
+        ("equal rows", ["cutting"]),
+        ("lossless", ["adding"]),
+        ("unseeded", ["common"]),
+        ("deep", []),
     ],
 )
-def test_mixing_shows_in_some_range(actual, numbers, layer):
-    """What rows have in common may be too small between 0 and 1, or 0."""
-    assert actual[numbers] == [layer]
+def test_mixing_shows_in_some_range(actual, program, layers):
+    """What rows have in common may be too small between 0 and 1, or 0; made-up rows may become equal; no loss or seed is needed.
 
-
-def test_rounding_that_is_magnified_is_no_mixing(actual):
-    """As that of many layers with batch normalisation: a sum of parts is rounded otherwise."""
-    assert actual["deep"] == []
-
-
-def test_permuting_layer_sees_all_of_equal_rows(actual):
-    """Whatever is before it may make the made-up rows equal."""
-    assert actual["equal rows"] == ["cutting"]
+    Rounding that many layers magnify is no mixing: a sum of parts is rounded otherwise.
+    """
+    assert actual[program] == layers
+    assert not actual["differing"]
 
 
 def test_first_image_of_unknown_batch_is_told(actual):
@@ -227,20 +217,10 @@ def test_first_image_of_unknown_batch_is_told(actual):
     assert any(warning.startswith("elastic gives every row the first image") for warning in actual["elastic"])
 
 
-def test_added_losses_may_be_the_only_ones(actual):
-    """The trial of a layer leaves the losses that it has added to the step."""
-    assert actual["lossless"] == ["adding"]
-
-
 def test_layers_that_count_see_all(actual):
     """In a variable of TensorFlow's own, and in a metric."""
     assert sorted(actual["counts"]) == ["counting", "measuring"]
     assert actual["counted"] == 0
-
-
-def test_a_script_needs_no_seed(actual):
-    """Until one is set, TensorFlow's context has no generator."""
-    assert actual["unseeded"] == ["common"]
 
 
 def test_weights_that_gradients_replace_add_up_nowhere(actual):
