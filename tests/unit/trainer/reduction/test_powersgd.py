@@ -266,16 +266,6 @@ def test_factor_in_span_of_others_becomes_zero():
     np.testing.assert_allclose(np.linalg.norm(left[[0, 3]], axis=1), 1, atol=1e-6)
 
 
-def test_rows_that_are_orthonormal_already_stay():
-    random = np.random.default_rng(0)
-    left = random.standard_normal((5, 800)).astype(np.float32)
-    kernels.orthonormalise(left[:3], 0)
-    before = left[:3].copy()
-    kernels.orthonormalise(left, 3)
-    assert left[:3].tobytes() == before.tobytes()
-    np.testing.assert_allclose(left.astype(np.float64) @ left.T, np.eye(5), atol=1e-6)
-
-
 @pytest.mark.parametrize("empty", [0, 3])
 def test_principal_directions_are_those_of_the_singular_values(empty):
     right = np.random.default_rng(0).standard_normal((8, 128)).astype(np.float32) * np.float32(10.0) ** -np.arange(8)[:, None]
@@ -287,15 +277,6 @@ def test_principal_directions_are_those_of_the_singular_values(empty):
     np.testing.assert_allclose(turned, (by @ right).astype(np.float32), atol=1e-6)
     lengths = np.linalg.norm(by @ right, axis=1)
     np.testing.assert_allclose(lengths, np.linalg.svd(right.astype(np.float64), compute_uv=False), atol=1e-7)
-
-
-def test_factors_that_are_turned_give_the_same_product():
-    random = np.random.default_rng(0)
-    left, right = random.standard_normal((5, 1300)).astype(np.float32), random.standard_normal((5, 40)).astype(np.float32)
-    product, by = left.T @ right, kernels.principal(right)
-    kernels.turn(by, left)
-    kernels.turn(by, right)
-    np.testing.assert_allclose(left.T @ right, product, atol=1e-4)
 
 
 def test_recycled_factors_leave_less_behind():
@@ -340,12 +321,6 @@ def test_momentum_is_kerass_formula(low_rank, threads, factors, pull, monkeypatc
     expected = 0.9 * before - 0.1 * product - pull * weights
     np.testing.assert_allclose(velocity, expected, atol=1e-5)
     np.testing.assert_allclose(updated, weights - 0.01 * weights + expected, atol=1e-5)
-
-
-def test_rows_are_cut_into_parts_that_cover_them():
-    assert RowPool(3).parts(10, 10) == [(0, 10)]
-    assert RowPool(3).parts(1000, 100) == [(0, 333), (333, 666), (666, 1000)]
-    assert RowPool(1).parts(1000, 100) == [(0, 1000)]
 
 
 OPS = """

@@ -101,26 +101,20 @@ def test_on_free_hosts_a_run_starts(hosts):
 
 
 def test_for_a_supervisor_its_file_stays(hosts):
-    """That which starts the session after a restart of the host."""
+    """That which starts the session after a restart of the host; when it is started again after its turn, with its history."""
+    supervisor = ["-c", "", "trainer.supervision"]
     for rank in range(2):
-        hosts.queue("a", rank, 1, arguments=["-c", "", "trainer.supervision"])
+        hosts.queue("a", rank, 1, arguments=supervisor)
     for process in hosts.processes:
         assert process.wait(60) == 0
     for rank in range(2):
         written = json.loads((hosts.path("a", rank) / SUPERVISED).read_text())
         assert written["session"] == claims.session_command(hosts.session("a", rank), str(hosts.path("a", rank)))
-
-
-def test_a_worker_ended_alone_is_started_again(hosts):
-    """Its session starts it again after such an exit code; the others would wait for it for ever."""
-    process = hosts.queue("a", 0, 1)
-    hosts.is_told("a", 0, "next; waits for host1")
-    process.terminate()
-    assert process.wait(60) == 128 + signal.SIGTERM
-    assert hosts.entry("a", 0, 1).exists()
-    hosts.begin("a", 0, 1)
-    hosts.queue("a", 1, 1)
-    hosts.have_started("a")
+    kept, notes = hosts.path("a", 0) / SUPERVISED, hosts.notes("a", 0)
+    kept.write_text('{"history": 1}')
+    assert hosts.begin("a", 0, 1, arguments=supervisor).wait(60) == 0
+    assert kept.read_text() == '{"history": 1}'
+    assert hosts.notes("a", 0) == notes
 
 
 @pytest.mark.parametrize(
@@ -144,6 +138,31 @@ def test_what_does_not_wait_again_leaves_nothing(hosts, mark, ticket, claim, cod
     assert not (hosts.path("a", 0) / SUPERVISED).exists()
 
 
+@pytest.mark.parametrize(
+    ("signals", "code", "returns"),
+    [
+        ([signal.SIGTERM], 128 + signal.SIGTERM, False),
+        ([signal.SIGHUP], RESTART, True),
+        ([signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT], PREEMPTED, False),
+    ],
+    ids=["its session starts it again", "without tmux it returns in a session", "the host goes down, both are there when it goes on"],
+)
+def test_a_signal_while_it_waits_leaves_its_place(hosts, signals, code, returns):
+    """A worker that was ended alone is started again: the others would wait for it for ever."""
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    for number in signals:
+        process.send_signal(number)
+    assert process.wait(60) == code
+    commands = hosts.folder / "commands"
+    expected = [" ".join(claims.session_command(hosts.session("a", 0), str(hosts.path("a", 0)))[1:])] if returns else []
+    assert (commands.read_text().splitlines() if commands.exists() else []) == expected
+    assert hosts.entry("a", 0, 1).exists()
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
 def test_it_keeps_its_place_through_a_restart(hosts):
     """Its host goes down, and comes back."""
     hosts.occupy("now", 0)
@@ -161,34 +180,3 @@ def test_it_keeps_its_place_through_a_restart(hosts):
     hosts.begin("a", 0, 1)
     hosts.queue("a", 1, 1)
     hosts.have_started("a")
-
-
-def test_without_tmux_it_returns_in_a_session(hosts):
-    process = hosts.queue("a", 0, 1)
-    hosts.is_told("a", 0, "next; waits for host1")
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == RESTART
-    (command,) = (hosts.folder / "commands").read_text().splitlines()
-    assert command == " ".join(claims.session_command(hosts.session("a", 0), str(hosts.path("a", 0)))[1:])
-
-
-def test_both_signals_mean_that_the_host_goes_down(hosts):
-    process = hosts.queue("a", 0, 1)
-    hosts.is_told("a", 0, "next; waits for host1")
-    # Both are there when it goes on.
-    for number in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
-        process.send_signal(number)
-    assert process.wait(60) == PREEMPTED
-    assert not (hosts.folder / "commands").exists()
-
-
-def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
-    """One that is started again."""
-    hosts.queue("a", 0, 1, begin=False)
-    hosts.entry("a", 0, 1).unlink()
-    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
-    kept = hosts.path("a", 0) / SUPERVISED
-    kept.write_text('{"history": 1}')
-    assert hosts.begin("a", 0, 1, arguments=["-c", "", "trainer.supervision"]).wait(60) == 0
-    assert kept.read_text() == '{"history": 1}'
-    assert not hosts.notes("a", 0)

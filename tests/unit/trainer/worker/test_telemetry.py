@@ -224,7 +224,3 @@ def test_a_workers_log_says_how_far_it_is(detailed):
     ]
     done = "epoch 2/3 done" + "  loss 0.2500  accuracy 0.2500  val loss 0.2500  val accuracy 0.7000  0.2 s" * detailed
     assert lines.epoch(row(2, 0.7)) == done
-
-
-def test_no_lines_where_none_are_wanted():
-    assert StepLines(0, "image").add(10, 10, 10.0, 1.0, 0.1, {"loss": 1.0}) == []
