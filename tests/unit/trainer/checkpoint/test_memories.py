@@ -42,20 +42,6 @@ def test_part_of_another_reduction_or_attempt_stays(tmp_path, attempt, other):
     assert not any(array.numpy().any() for array in made.memory)
 
 
-def test_damaged_part_is_put_aside_as_none(tmp_path):
-    folder, heard = tmp_path / "memory", []
-    saved(folder)
-    path = folder / "step-000000007.npz"
-    path.write_bytes(path.read_bytes()[:100])
-    made = Memories(folder, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
-    assert not made.has(7, "first")
-    assert not made.load(7, "first")
-    assert list(folder.iterdir()) == []
-    aside = tmp_path / "damaged" / "memory-step-000000007.npz"
-    assert aside.is_file()
-    assert heard == [f"{path} is damaged (it is no complete file (File is not a zip file)): left out, and kept as {aside}"]
-
-
 def test_what_lies_of_later_steps_takes_no_place(tmp_path):
     made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
     for step, attempt in ((5000, "first"), (5500, "first"), (1500, "second"), (2000, "second")):

@@ -1,5 +1,7 @@
 """All workers resume from the newest intact state that any of them has."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -167,11 +169,14 @@ class TestMemory:
         assert [memory for _, memory, _ in results] == [[[8.0, 8.0]], [[9.0, 9.0]], [[10.0, 10.0]]]
         assert all(progress.inexact == [] for _, _, progress in results)
 
-    def test_if_one_lost_its_part_an_older_state_with_all_parts_is_used(self, cluster):
+    @pytest.mark.parametrize("harm", [Path.unlink, flip_a_bit])
+    def test_if_one_lost_its_part_an_older_state_with_all_parts_is_used(self, cluster, harm):
         for step in (4, 8):
             self.everywhere(cluster, step)
-        (cluster.folder / "pi3" / "memory" / cluster.path("pi3", 8).name).unlink()
+        harm(path := cluster.folder / "pi3" / "memory" / cluster.path("pi3", 8).name)
         results = cluster.resume(memory=True)
+        aside = [path.parent.parent / "damaged" / f"memory-{path.name}"] if harm is flip_a_bit else []
+        assert list(path.parent.parent.glob("damaged/*")) == aside
         assert [(weights[0], memory[0][0]) for weights, memory, _ in results] == [(4.0, 4.0), (4.0, 5.0), (4.0, 6.0)]
         assert all((progress.step, progress.inexact) == (4, []) for _, _, progress in results)
 

@@ -157,9 +157,20 @@ def test_full_disk_warns_once_and_saves_try_again(alone, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_every_worker_writes_its_part_of_the_state(three):
-    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], three) == [[True] * 3] * 3
-    assert [place.steps() for place in three] == [([2, 3], [2, 3]), ([], [2, 3]), ([], [2, 3])]
+BOTH, PART_ONLY = ([2, 3], [2, 3]), ([], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("copy", "steps"),
+    [("none", [BOTH, PART_ONLY, PART_ONLY]), ("peer", [BOTH, BOTH, PART_ONLY]), ("all", [BOTH] * 3)],
+)
+def test_every_worker_writes_its_part_of_the_state(tmp_path, copy, steps):
+    """And the same state if it is to have a copy: an elastic run may lose any worker."""
+    places = [Place(tmp_path / str(worker.member.rank), worker, memory=True, copy=copy) for worker in workers(3)]
+    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], places) == [[True] * 3] * 3
+    assert [place.steps() for place in places] == steps
+    first, *copies = (place.states.load(3, place.variables) for place in places if place.steps() == BOTH)
+    assert all((digest(arrays), progress) == (digest(first[0]), first[1]) for arrays, progress in copies)
 
 
 def test_state_without_a_workers_part_is_none(three, monkeypatch):
@@ -181,22 +192,6 @@ def test_without_room_at_the_chief_parts_are_dropped(three, monkeypatch):
     fails(monkeypatch, three[0].states.files, FULL)
     assert together(lambda place: place.saved(2), three) == [False] * 3
     assert [place.steps() for place in three] == [([1], [1]), ([], [1]), ([], [1])]
-
-
-def test_rank_1_writes_the_same_state(copied):
-    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], copied) == [[True] * 3] * 3
-    assert [place.steps() for place in copied] == [([2, 3], [2, 3]), ([2, 3], [2, 3]), ([], [2, 3])]
-    first, second = (place.states.load(3, place.variables) for place in copied[:2])
-    assert digest(first[0]) == digest(second[0])
-    assert first[1] == second[1]
-
-
-def test_every_worker_may_write_the_same_state(tmp_path):
-    """An elastic run may lose any of them."""
-    places = [Place(tmp_path / str(worker.member.rank), worker, copy="all") for worker in workers(3)]
-    assert together(lambda place: place.saved(1), places) == [True] * 3
-    states = [place.states.load(1, place.variables) for place in places]
-    assert len({digest(arrays) for arrays, _ in states}) == 1
 
 
 def test_where_chief_has_no_room_copy_is_state(copied, monkeypatch):

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from control.common import configurations
 from control.common.configurations import OPTIMIZERS
 from tests.unit import forked
-from trainer.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
@@ -82,13 +80,3 @@ def far():
 @pytest.mark.parametrize("case", [*OPTIMIZERS, "sgd constrained", "adamw constrained", "lion constrained"])
 def test_every_optimizer_updates_as_keras_does(far, case):
     assert far[case] < 2e-6
-
-
-def test_adamw_without_decay_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer.weight_decay: 0.0 is not allowed; it must be above 0 for adamw"):
-        configurations._check(configurations.build({"optimizer": {"name": "adamw"}}))
-
-
-def test_an_unknown_optimizer_names_those_there_are():
-    with pytest.raises(ConfigError, match=r"optimizer.name: nadamw .*lion"):
-        configurations._check(configurations.build({"optimizer": {"name": "nadamw"}}))

@@ -193,18 +193,6 @@ def test_warning_finds_room_again_and_again(disk):
     assert [kinds.count(kind) for kind in ("phase", "warning", "heartbeat")] == [2000, 20, 1]
 
 
-def test_last_words_have_room(disk):
-    reserve = Reserve(disk / ".part-reserve")
-    fill(disk)
-    with (disk / "worker.log").open("w") as stream:
-        log = Log(stream)
-        print("lost", file=log, flush=True)
-        reserve.release()
-        print("error: the disk is full", file=log, flush=True)
-        write_text(disk / "exit.json", "{}")
-    assert "error: the disk is full" in (disk / "worker.log").read_text()
-
-
 SCRIPT = """
 import sys
 from pathlib import Path
