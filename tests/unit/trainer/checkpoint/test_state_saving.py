@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from trainer.host import sealed_files
 from trainer.network.array_group import digest
 from trainer.network.host_array import HostArray
 from trainer.rundir.full_disk import Saver
-from trainer.rundir.phases import ROOM
-from trainer.worker.loop import Interrupted, Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -241,17 +238,3 @@ def test_undeletable_file_on_a_lost_disk_stays(monkeypatch, tmp_path, number):
     number = errno.EPERM
     with pytest.raises(OSError, match="no"):
         states._delete(tmp_path / "state")
-
-
-def test_who_makes_room_writes_the_last_epochs_state():
-    """Who makes room for a host has the state of its last epoch written. What ends next does not wait for the thread."""
-    order = []
-    trainer = Trainer.__new__(Trainer)
-    phase = SimpleNamespace(phase=lambda *words: order.append(words))
-    config = SimpleNamespace(recovery=SimpleNamespace(elastic=True))
-    trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
-    trainer.shared = SimpleNamespace(any=bool)
-    trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
-    with pytest.raises(Interrupted):
-        trainer._make_room_for_host()
-    assert order == ["settled", ("ended", ROOM)]

@@ -234,7 +234,7 @@ def test_validation_has_neither_smoothed_labels_nor_weights(actual):
 
 
 def test_adam_of_factors_is_kerass(actual):
-    """Of whole gradients, as every optimizer: `keras_step/test_optimizers.py`."""
+    """Of whole gradients, as every optimizer: `keras_step/test_optimizer.py`."""
     far, slots = actual["adam of factors"]
     assert far < 1e-5
     assert slots == 3

@@ -1,10 +1,11 @@
-"""What workers of a script do alike, though it has set no seed."""
+"""`lockstep.distribute`: what workers of a script do alike, though it has set no seed, and what is left as it was."""
 
 import functools
 import json
 import random
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
@@ -66,3 +67,24 @@ def test_data_of_unknown_length_are_told_once(capsys):
     worker.unknown_length()
     worker.unknown_length()
     assert capsys.readouterr().err.count("do not say how many batches they have") == 1
+
+
+def build():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def test_a_batch_of_ones_own_is_not_exchanged():
+    """With the model's own step, traced once; the distributed one is in its place again."""
+    x, y = np.arange(30.0).reshape(10, 3) / 30, np.ones((10, 1))
+    plain, member = build(), SimpleNamespace(rank=0, workers=2)
+    model = distribute.distribute(build(), SimpleNamespace(member=member, group=None, digests=lambda digest: [digest] * 2))
+    steps = model.train_step, model.test_step
+    for _ in range(2):
+        assert model.train_on_batch(x, y) == pytest.approx(plain.train_on_batch(x, y), rel=1e-6)
+        assert model.test_on_batch(x, y) == pytest.approx(plain.test_on_batch(x, y), rel=1e-6)
+    np.testing.assert_allclose(model.get_weights()[0], plain.get_weights()[0], rtol=1e-6)
+    assert (model.train_step, model.test_step) == steps
+    assert (model.train_function, model.test_function) == (None, None)
