@@ -3,13 +3,18 @@
 import functools
 import json
 import random
+import sys
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
+from trainer.common.errors import RESTART, ClusterError, PeerLost
 from trainer.keras_fit import distribute
+from trainer.network.member import Member, tf_config
+
+ENDPOINTS = ["10.0.0.1:12345", "10.0.0.2:12345"]
 
 
 @pytest.fixture
@@ -88,3 +93,37 @@ def test_a_batch_of_ones_own_is_not_exchanged():
     np.testing.assert_allclose(model.get_weights()[0], plain.get_weights()[0], rtol=1e-6)
     assert (model.train_step, model.test_step) == steps
     assert (model.train_function, model.test_function) == (None, None)
+
+
+def test_error_after_a_loss_says_what_to_do(monkeypatch, capsys):
+    """An error after the loss of a worker ends this one and says what to do."""
+    codes = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    monkeypatch.setattr(distribute.os, "_exit", codes.append)
+    monkeypatch.setenv("LOCKSTEP_RUN", "mine")
+    connections = SimpleNamespace(lost=None)
+    distribute._end_with(connections)
+    sys.excepthook(ValueError, ValueError("of the script's own"), None)
+    assert (codes, capsys.readouterr().err) == ([], "")
+    connections.lost = PeerLost("rank 1 (10.0.0.2) closed its connection: it ended", 1)
+    sys.excepthook(ValueError, ValueError("of TensorFlow"), None)
+    assert codes == [RESTART]
+    assert capsys.readouterr().err == (
+        "lockstep: rank 1 (10.0.0.2) closed its connection: it ended; this worker ends, too. "
+        "Fix: ansible-playbook train.yml -e run=mine starts all again\n"
+    )
+
+
+def test_peers_need_what_the_launch_gives_them():
+    assert distribute.Peers.from_environment({}) is None
+    assert distribute.Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS[:1], 0))}) is None
+    with pytest.raises(ClusterError, match="LOCKSTEP_PEERS and LOCKSTEP_SECRET is not set"):
+        distribute.Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS, 0))})
+
+
+def test_whole_numbers_are_summed_exactly():
+    others = np.array([[-1, 2**31 - 1, 0]], np.int32)
+    halves = others.view(np.uint16).astype(np.float32).ravel()
+    peers = distribute.Peers(Member(0, ENDPOINTS), SimpleNamespace(all_reduce=lambda arrays: [array + halves for array in arrays]))
+    mine = np.array([[1, -(2**31), 7]], np.int32)
+    assert peers.sum(mine).tolist() == (mine + others).tolist()
