@@ -97,29 +97,12 @@ def test_damaged_state_names_both_and_uses_its_copy(cluster):
     ]
 
 
-def test_damaged_copies_give_way_to_the_one_before(cluster):
-    """With all copies of the newest damaged the one before is used."""
-    for step in (4, 8):
-        for host in ("pi1", "pi2"):
-            cluster.write(host, step)
-    for host in ("pi1", "pi2"):
-        cluster.path(host, 8).write_bytes(b"")
-    assert [weights for weights, _, _ in cluster.resume()] == [[4.0] * 3] * 3
-    assert all(cluster.heard[host][-1].endswith("continue from the state of step 4 of rank 0 (pi1) instead") for host in ("pi1", "pi2"))
-
-
 def test_older_damage_takes_nothing_from_anybody(cluster):
     for step in (4, 8):
         cluster.write("pi1", step)
     flip_a_bit(cluster.path("pi1", 4))
     assert [weights for weights, _, _ in cluster.resume()] == [[8.0] * 3] * 3
     assert ["left out, and kept as" in warning for warning in cluster.heard["pi1"]] == [True]
-
-
-def test_without_any_state_all_start_from_chiefs_weights(cluster):
-    results = cluster.resume()
-    assert [(weights, progress.step, progress.restarts) for weights, _, progress in results] == [([-1.0] * 3, 0, 0)] * 3
-    assert not any(cluster.heard.values())
 
 
 def test_damaged_only_state_starts_anew_with_word(cluster):

@@ -34,6 +34,14 @@ def begin(tmp_path, clock, monkeypatch):
     return start
 
 
+@pytest.fixture
+def run(begin):
+    """Two workers, and a spare that stands by."""
+    made = begin(workers=2, spares=1, **ELASTIC)
+    made.await_phase(2, Phase.STANDING_BY)
+    return made
+
+
 # --- starting again
 
 
@@ -74,15 +82,6 @@ def test_a_worker_lost_while_joining_is_not_awaited(lost, begin):
     assert run.ends() == [0, 0, 0]
     for rank in range(3):
         assert f"rank {lost} ({NAMES[lost]}) was killed by SIGKILL while joining; all workers start again" in run.log(rank)
-
-
-def test_a_failure_while_joining_ends_the_run(begin):
-    run = begin(join=[2])
-    run.kill(1, 1)
-    run.await_generation(2)
-    run.do(1, 2, 1)
-    assert run.ends() == [75, 1]
-    assert "rank 1 (second) ended with exit code 1 while joining; nothing starts again after that" in run.log(0)
 
 
 def test_time_counts_from_the_launch(begin):
@@ -127,15 +126,6 @@ def test_an_error_for_the_user_ends_all(begin, options, lost, codes, why):
     assert [run.end(rank) for rank in range(len(codes))] == codes
     assert f"{why}nothing starts again after that" in run.log(len(codes) - 1)
     assert (0, 2) not in run.workers
-
-
-def test_the_limit_of_restarts_ends_the_run(begin):
-    run = begin(limits=Limits(1, 5))
-    run.kill(0, 1)
-    run.await_generation(2)
-    run.kill(0, 2)
-    assert run.ends() == [137, 75]
-    assert "recovery.max_restarts=1 is reached" in run.log(1)
 
 
 def test_a_host_that_stays_away_ends_the_run(begin, clock):
@@ -375,9 +365,7 @@ def test_a_host_back_at_the_end_is_told(begin, clock):
 # --- spares
 
 
-def test_a_spare_takes_a_lost_workers_place(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
+def test_a_spare_takes_a_lost_workers_place(run):
     run.lose(1)
     run.await_generation(2, (0, 2))
     assert run.workers[2, 2].cluster == {"cluster": {"worker": ["first", "third"]}, "task": {"type": "worker", "index": 1}}
@@ -388,10 +376,8 @@ def test_a_spare_takes_a_lost_workers_place(begin):
 
 
 @pytest.mark.parametrize(("order", "code"), [(SUCCEEDED, 0), (CANCELLED, PREEMPTED)])
-def test_a_spare_waits_behind_doors_to_the_end(begin, order, code):
+def test_a_spare_waits_behind_doors_to_the_end(run, order, code):
     """Of a run that has lost nobody: it ends with it."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     run.kill(1, 1)
     run.await_generation(2)
     assert run.workers[1, 2].cluster["cluster"] == {"worker": ["first", "second"]}
@@ -414,10 +400,8 @@ def test_a_spare_that_comes_after_a_loss_joins(begin):
     assert run.workers[2, 3].cluster["cluster"] == {"worker": ["first", "third"]}
 
 
-def test_a_worker_joins_after_the_next_fault(begin):
+def test_a_worker_joins_after_the_next_fault(run):
     """One that is back while a spare has its place: whoever meets the first in time trains, the other waits behind a door."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     run.lose(1)
     run.await_generation(2, (0, 2))
     run.begin(1)
@@ -452,10 +436,8 @@ def test_one_that_misses_the_end_is_told(limits, begin, clock):
     assert "error: the others have ended the run after a fault; nothing starts again after that" in run.log(2)
 
 
-def test_a_spare_waits_longer_than_others(begin, clock):
+def test_a_spare_waits_longer_than_others(run, clock):
     """All may be lost, and nobody could tell it."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     began = clock.monotonic()
     for rank in (0, 1):
         run.lose(rank)
@@ -477,9 +459,7 @@ def test_a_host_behind_a_door_may_wait_long(begin, clock):
     assert run.workers[2, 3].cluster["cluster"] == {"worker": ["first", "third"]}
 
 
-def test_a_spare_can_be_asked_to_end(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
+def test_a_spare_can_be_asked_to_end(run):
     (run.folders[2] / MARK).touch()
     run.signal(2, signal.SIGTERM)
     assert run.end(2) == PREEMPTED

@@ -74,8 +74,7 @@ def hosts(tmp_path, clock, monkeypatch):
 def test_it_waits_for_older_tickets(hosts):
     """First for the run that has the host."""
     for rank in range(2):
-        hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
-        hosts.add_session("now", rank)
+        hosts.occupy("now", rank)
         hosts.queue("later", rank, 2)
     for rank in range(2):
         hosts.is_told("later", rank, "behind run now")
@@ -141,8 +140,7 @@ def test_which_workers_return(tmp_path, monkeypatch):
 
 def test_without_tmux_no_run_counts_as_ended(hosts):
     for rank in range(2):
-        hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
-        hosts.add_session("now", rank)
+        hosts.occupy("now", rank)
         hosts.queue("a", rank, 1)
         hosts.is_told("a", rank, "behind run now")
     kept = (hosts.folder / "sessions").read_text()
@@ -216,8 +214,7 @@ def test_what_cannot_be_written_is_tried_again(hosts):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_is_cancelled(hosts, where, number):
     if where == "in the queue":
-        hosts.claim(0).write_text(json.dumps(hosts.content("now", 0)))
-        hosts.add_session("now", 0)
+        hosts.occupy("now", 0)
     worker = hosts.queue("a", 0, 1)
     hosts.is_told("a", 0, "behind run now" if where == "in the queue" else "next; waits for host1")
     if number == signal.SIGTERM:
