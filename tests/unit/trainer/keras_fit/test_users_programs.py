@@ -269,20 +269,6 @@ def padded():
     inputs = keras.Input((8,), dtype="int32")
     return compiled(keras.Model(inputs, layers.Dense(3)(Padded()(inputs))), optimizer="adam")
 
-def counted():
-    return compiled(keras.Sequential([keras.Input((5,), sparse=True), layers.Dense(4, "tanh"), layers.Dense(3)]), optimizer="adam")
-
-class Kept(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.built = text(), True
-    def call(self, x):
-        found = self.inner(x)
-        self.kept = found**2
-        return found
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return ops.mean((y - y_pred) ** 2) + 0.1 * ops.sqrt(ops.mean(self.kept))
-
 class Probable(layers.Layer):
     def call(self, x):
         return tf.nn.softmax(x)
@@ -458,8 +444,6 @@ print(json.dumps({
     "layers that are computed again": apart(lambda: compiled(net(Again()), root)),
     "what is looked up once for all rows of a worker": apart(unique, tokens),
     "what is looked up once, and more": apart(padded, tokens),
-    "counts of words, which are mostly 0": apart(counted, tf.sparse.from_dense(np.float32((7 * np.arange(110).reshape(22, 5)) % 5 % 3))),
-    "positions in a model that keeps its outputs": apart(lambda: compiled(Kept(), None, "adam"), tokens),
     "shares that are taken for probabilities of their own": apart(
         lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[largest]), X, np.float64(Y > 1)
     ),

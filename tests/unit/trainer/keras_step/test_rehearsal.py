@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
+from tests.oracle.parts import Adding, Gated, Measuring, Mixing
 from trainer.keras_step import additive
 from trainer.network import all_reduce
 from trainer.keras_step import rehearsal
@@ -20,24 +21,9 @@ def by_pairs(y, output):
     near = ops.matmul(output, ops.transpose(y))
     return ops.logsumexp(near, axis=-1) - ops.diagonal(near)
 
-class Adding(keras.layers.Layer):
-    def call(self, x):
-        self.add_loss(0.1 * ops.sum(ops.square(x)))
-        return x
-
-class Common(keras.layers.Layer):
-    def call(self, x):
-        return x + ops.mean(ops.square(x), axis=0, keepdims=True)
-
 class BelowZero(keras.layers.Layer):
     def call(self, x):
         return x + ops.mean(ops.relu(-x), axis=0, keepdims=True)
-
-class Gated(keras.layers.Layer):
-    def build(self, shape):
-        self.gate = self.add_weight(shape=(), initializer="zeros")
-    def call(self, x):
-        return x + self.gate * ops.mean(x, axis=0, keepdims=True)
 
 class Filling(keras.layers.Layer):
     def call(self, x):
@@ -70,15 +56,6 @@ class Counting(keras.layers.Layer):
         self.seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
         return x
 
-class Measuring(keras.layers.Layer):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.size = keras.metrics.Sum()
-
-    def call(self, x):
-        self.size.update_state(x)
-        return x
-
 class Two:
     member = rehearsal.Threads(2).members[0]
     def gather(self, row):
@@ -101,7 +78,7 @@ def adds_up(loss, *metrics):
     MADE_UP.rehearse(model.train_step, whole_batch.Layout())
     return MADE_UP.adds_up(additive.Additive(model, model.train_step, whole_batch.Layout()))
 
-unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
+unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Mixing(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
 unseeded.compile("sgd", "mse")
 MADE_UP.rehearse(unseeded.train_step, unseeded_sees)
 found = {
@@ -142,7 +119,7 @@ agreement = rehearsal.Placements(elastic, Two(), warnings.append)
 IMAGES = tf.TensorSpec([None, 4, 4, 3])
 agreement.adds_up(additive.Additive(elastic, elastic.train_step, agreement.layout), (IMAGES, IMAGES))
 found["elastic"] = warnings
-found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
+found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Mixing(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
 def steep():
