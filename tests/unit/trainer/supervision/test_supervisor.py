@@ -1,6 +1,6 @@
 """Supervisors that meet over real connections, on a fake clock and with fake workers.
 
-With real processes: `test_supervisor_processes.py`, and `tests/contract/test_recovery.py`.
+With real processes and signals: `tests/contract/test_recovery.py`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, Run, post
+from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, FakeStandby, Run, post
 from trainer.host.claims import MARK, SUPERVISED
 from trainer.host.process import LET_IN
 from trainer.rundir.phases import Phase
@@ -106,6 +106,35 @@ def test_the_next_worker_is_prepared_after_first_steps(standby, longest, made, t
     for _ in range(2):
         supervisor._look(SimpleNamespace(phase="training", longest=longest))
     assert len(prepared) == made
+
+
+def test_the_standby_becomes_the_next_worker(begin, clock, monkeypatch):
+    """If it is still there; the others of the run's end are ended."""
+    made = []
+    monkeypatch.setattr(product, "Standby", lambda _, environment: made.append(FakeStandby(run, environment)) or made[-1])
+    run = begin(standby=["program"])
+
+    def stand_by(generation):
+        """What stands by, by rank, once the workers have taken steps."""
+        made.clear()
+        for worker in run.of(generation):
+            worker.take_steps()
+        clock.until(lambda: len(made) == 2, "the next workers")
+        return sorted(made, key=lambda one: one.rank)
+
+    first = stand_by(1)
+    run.kill(1, 1)
+    run.await_generation(2)
+    assert [one.worker for one in first] == [run.workers[rank, 2] for rank in (0, 1)]
+    second = stand_by(2)
+    second[0].gone = True
+    run.kill(1, 2)
+    run.await_generation(3)
+    assert [one.worker for one in second] == [None, run.workers[1, 3]]
+    last = stand_by(3)
+    run.all_do(3, SUCCEEDED)
+    assert run.ends() == [0, 0]
+    assert [one.ended for one in last] == [True, True]
 
 
 FAILED = "error: rank 0 (first) ended with exit code 1 at step 10; "
