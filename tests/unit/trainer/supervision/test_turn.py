@@ -1,6 +1,6 @@
 """Whose turn it is: workers of queued runs as threads, on a fake clock, with sessions that a test names.
 
-How a worker's process starts and ends: test_turn_processes.py.
+With real processes and signals: `tests/contract/test_queue.py`.
 """
 
 import contextlib
@@ -8,15 +8,17 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 
 import pytest
 
 from tests.unit.trainer.supervision.queued import Hosts
-from trainer.common.errors import PREEMPTED
+from trainer.common.errors import FAILED, PREEMPTED, RESTART
 from trainer.host import claims
 from trainer.host.claims import MARK, SUPERVISED
-from trainer.supervision.queue import Place, Turn, WaitInterrupt
+from trainer.supervision import queue
+from trainer.supervision.queue import KILLED, Place, Turn, WaitInterrupt
 
 
 class Threads(Hosts):
@@ -24,7 +26,7 @@ class Threads(Hosts):
 
     def __init__(self, folder, clock):
         super().__init__(folder)
-        self.clock, self.ends = clock, {}
+        self.clock, self.ends, self.commands = clock, {}, []
 
     def begin(self, run, rank, number):
         peers = [("127.0.0.1", port) for port in self.direct]
@@ -68,6 +70,7 @@ def _killed():
 def hosts(tmp_path, clock, monkeypatch):
     made = Threads(tmp_path, clock)
     monkeypatch.setattr(claims, "sessions", lambda: set((tmp_path / "sessions").read_text().split()))
+    monkeypatch.setattr(claims, "start_session", lambda command: made.commands.append(command) or "")
     return made
 
 
@@ -226,3 +229,97 @@ def test_it_is_cancelled(hosts, where, number):
     assert not (hosts.path("a", 0) / SUPERVISED).exists()
     left = claims.read_claim(str(hosts.claim(0)))
     assert left == (hosts.content("now", 0) if where == "in the queue" else None)
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([signal.SIGTERM], KILLED),
+        ([signal.SIGHUP], RESTART),
+        ([signal.SIGTERM, signal.SIGTERM], PREEMPTED),
+        ([signal.SIGHUP, signal.SIGTERM], PREEMPTED),
+    ],
+    ids=["it alone: its session starts it again", "the tmux server", "its host", "its host with the tmux server"],
+)
+def test_who_is_ended_keeps_its_place(hosts, signals, code):
+    """Until it is started again: the others would wait for it for ever. Without the tmux server it starts its session itself."""
+    worker = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    for number in signals:
+        hosts.clock.send(worker, number)
+    hosts.clock.join(worker)
+    assert hosts.ends["a", 0] == code
+    session = claims.session_command(hosts.session("a", 0), str(hosts.path("a", 0)))
+    assert hosts.commands == ([session] if code == RESTART else [])
+    assert hosts.entry("a", 0, 1).exists()
+    assert (hosts.path("a", 0) / SUPERVISED).exists()
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
+@pytest.fixture
+def main(hosts, monkeypatch):
+    """Runs what the session of run `a` on host0 runs: its exit code, and what it becomes, with the signals that are blocked then."""
+    mask, umask, became = signal.pthread_sigmask(signal.SIG_BLOCK, ()), os.umask(0o077), []
+    ports = zip(hosts.ports, hosts.direct, hosts.servers, hosts.roots, strict=True)
+    places = [
+        {"name": f"host{rank}", "address": "127.0.0.1", "port": port, "direct_port": direct, "server_port": server, "root": str(root)}
+        for rank, (port, direct, server, root) in enumerate(ports)
+    ]
+    record = {"run": "a", "launch": "l", "ticket": hosts.ticket("a", 1), "hosts": places}
+
+    def become(_, argv):
+        became.append((argv[1:], signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        return 0
+
+    def run(*arguments):
+        folder = hosts.path("a", 0).parents[1]
+        (folder / "cluster.json").write_text(json.dumps(record))
+        monkeypatch.setattr(sys, "argv", ["queue", str(folder), "host0", *arguments])
+        monkeypatch.setattr(os, "execv", become)
+        return queue.main(hosts.clock), became
+
+    yield run
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.umask(umask)
+
+
+WORKS, SUPERVISES = ["-c", "work"], ["-m", "trainer.supervision"]
+
+
+@pytest.mark.parametrize("arguments", [WORKS, SUPERVISES])
+def test_in_its_turn_it_becomes_the_worker(hosts, main, arguments):
+    """It keeps its claim. For a supervisor its file stays: that which starts the session after a restart of the host, with its history."""
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.queue("a", 1, 1)
+    assert main(*arguments) == (0, [(arguments, set())])
+    assert not hosts.entry("a", 0, 1).exists()
+    assert claims.read_claim(str(hosts.claim(0))) == hosts.content("a", 0)
+    kept = hosts.path("a", 0) / SUPERVISED
+    assert kept.exists() == (arguments == SUPERVISES)
+    if kept.exists():
+        assert json.loads(kept.read_text())["session"] == claims.session_command(hosts.session("a", 0), str(hosts.path("a", 0)))
+        kept.write_text('{"history": 1}')
+        assert main(*arguments)[0] == 0
+        assert kept.read_text() == '{"history": 1}'
+
+
+@pytest.mark.parametrize(
+    ("mark", "ticket", "claim", "code"),
+    [(True, True, False, PREEMPTED), (False, False, False, FAILED), (False, False, True, 0)],
+    ids=["cancelled", "taken back", "a script after its turn"],
+)
+def test_what_does_not_wait_again_leaves_nothing(hosts, main, mark, ticket, claim, code):
+    """When it is started again: else it would be for ever."""
+    hosts.queue("a", 0, 1, begin=False)
+    (hosts.path("a", 0) / SUPERVISED).write_text("{}")
+    if mark:
+        (hosts.path("a", 0) / MARK).touch()
+    if not ticket:
+        hosts.entry("a", 0, 1).unlink()
+    if claim:
+        hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
+    assert main(*WORKS) == (code, [(WORKS, set())] if claim else [])
+    assert not hosts.entry("a", 0, 1).exists()
+    assert not (hosts.path("a", 0) / SUPERVISED).exists()
