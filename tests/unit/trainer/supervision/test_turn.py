@@ -6,31 +6,91 @@ With real processes and signals: `tests/contract/test_queue.py`.
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.supervision.queued import Hosts
+from control.remote.worker_files import read_records
+from tests.ports import free_ports
 from trainer.common.errors import FAILED, PREEMPTED, RESTART
 from trainer.host import claims
 from trainer.host.claims import MARK, SUPERVISED
+from trainer.rundir.phases import Phase
 from trainer.supervision import queue
 from trainer.supervision.queue import KILLED, Place, Turn, WaitInterrupt
 
 
-class Threads(Hosts):
-    """Workers as threads."""
+class Hosts:
+    """Two hosts with a queue each, in which runs have a worker on each of them, as a thread: folders, claims, tmux sessions there are."""
 
     def __init__(self, folder, clock):
-        super().__init__(folder)
-        self.clock, self.ends, self.commands = clock, {}, []
+        self.folder, self.clock, self.ends, self.commands, self.secrets = folder, clock, {}, [], {}
+        (folder / "sessions").touch()
+        self.roots = [folder / "one", folder / "two"]
+        self.ports, self.direct, self.servers = (free_ports(2) for _ in range(3))
+        for root in self.roots:
+            for part in (claims.CLAIMS, claims.QUEUE):
+                (root / part).mkdir(parents=True)
+
+    def path(self, run, rank):
+        return self.roots[rank] / "runs" / run / "workers" / f"host{rank}"
+
+    def entry(self, run, rank, number):
+        return Path(claims.place(str(self.roots[rank]), self.ticket(run, number), self.ports[rank]))
+
+    def claim(self, rank):
+        return self.roots[rank] / claims.CLAIMS / f"{self.ports[rank]}.json"
+
+    def session(self, run, rank):
+        return claims.session_name(run, rank, str(self.roots[rank]))
+
+    def ticket(self, run, number):
+        return f"{number:013d}-{run.encode().hex():0>8}"
+
+    def content(self, run, rank):
+        return {"run": run, "launch": "l", "session": self.session(run, rank), "folder": str(self.path(run, rank))}
+
+    def add_session(self, run, rank):
+        with (self.folder / "sessions").open("a") as stream:
+            stream.write(f"{self.session(run, rank)}\n")
+
+    def end_session(self, run, rank):
+        path = self.folder / "sessions"
+        path.write_text("".join(line + "\n" for line in path.read_text().split() if line != self.session(run, rank)))
+
+    def occupy(self, run, rank):
+        """Let a run have a host."""
+        self.claim(rank).write_text(json.dumps(self.content(run, rank)))
+        self.add_session(run, rank)
+
+    def queue(self, run, rank, number, begin=True):
+        """A worker as `worker_claim` and `run_worker.sh` start it; `number` is its place in time."""
+        own = self.path(run, rank)
+        own.mkdir(parents=True)
+        (own / "secret").write_text(self.secrets.setdefault(run, secrets.token_hex(32)))
+        self.entry(run, rank, number).write_text(json.dumps(self.content(run, rank)))
+        self.add_session(run, rank)
+        return self.begin(run, rank, number) if begin else None
 
     def begin(self, run, rank, number):
-        peers = [("127.0.0.1", port) for port in self.direct]
-        place = Place(**self.place(run, rank, number), hosts=["host0", "host1"], peers=peers, ports=self.listens(rank))
+        place = Place(
+            root=self.roots[rank],
+            folder=self.path(run, rank),
+            run=run,
+            launch="l",
+            session=self.session(run, rank),
+            ticket=self.ticket(run, number),
+            rank=rank,
+            port=self.ports[rank],
+            hosts=["host0", "host1"],
+            peers=[("127.0.0.1", port) for port in self.direct],
+            ports=[self.ports[rank], self.direct[rank], self.servers[rank]],
+        )
         thread = threading.Thread(target=self._wait, args=[Turn(place, self.clock), run, rank], daemon=True)
         thread.start()
         return thread
@@ -47,6 +107,11 @@ class Threads(Hosts):
         """Kill a worker: it has no time for anything."""
         self.clock.handle(thread, _killed)
         self.clock.join(thread)
+
+    def notes(self, run, rank):
+        path = self.path(run, rank) / "metrics.jsonl"
+        records = read_records(path) if path.exists() else []
+        return [record["note"] for record in records if record["kind"] == "phase" and record["phase"] == Phase.QUEUED]
 
     def started(self, run, rank):
         return self.ends.get((run, rank)) == "started"
@@ -68,7 +133,7 @@ def _killed():
 
 @pytest.fixture
 def hosts(tmp_path, clock, monkeypatch):
-    made = Threads(tmp_path, clock)
+    made = Hosts(tmp_path, clock)
     monkeypatch.setattr(claims, "sessions", lambda: set((tmp_path / "sessions").read_text().split()))
     monkeypatch.setattr(claims, "start_session", lambda command: made.commands.append(command) or "")
     return made
