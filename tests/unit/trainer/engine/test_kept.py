@@ -5,8 +5,6 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
-from trainer.step import batch_arrays
-from trainer.config import loading
 import json
 from trainer.worker import process
 process.quiet_tensorflow()
@@ -14,10 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer.step import build_step
 from trainer.keras_step import optimizer
-from trainer.step import worker_step
-from trainer.config import schema as configs
+from trainer.step import batch_arrays, build_step, worker_step
+from trainer.config import loading, schema as configs
 from trainer.network.array_group import digest
 from trainer.network.cluster import Cluster
 from trainer.data.spec import of_images

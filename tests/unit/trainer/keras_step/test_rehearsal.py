@@ -11,10 +11,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 from tests.oracle.parts import Adding, Gated, Measuring, Mixing
-from trainer.keras_step import additive
 from trainer.network import all_reduce
-from trainer.keras_step import rehearsal
-from trainer.keras_step import whole_batch
+from trainer.keras_step import additive, rehearsal, whole_batch
 
 def by_pairs(y, output):
     # A value for each row, which depends on all rows.

@@ -5,15 +5,13 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
-from trainer.step import batch_arrays
 import dataclasses, json
 from trainer.worker import process
 process.quiet_tensorflow()
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer.step import build_step
-from trainer.step import worker_step
+from trainer.step import batch_arrays, build_step, worker_step
 from trainer.network.cluster import Cluster
 from trainer.network.member import Member
 from trainer.common.errors import ClusterError

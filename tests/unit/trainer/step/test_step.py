@@ -9,8 +9,6 @@ from tests.unit import forked
 from trainer.step.step_sums import SAVE, STOP, StepSums
 
 SCRIPT = """
-from trainer.step import batch_arrays
-from trainer.reduction import selection
 import itertools, json
 from trainer.worker import process
 process.quiet_tensorflow()
@@ -24,14 +22,12 @@ import numpy as np
 import tensorflow as tf
 from trainer.network import all_reduce
 from trainer.config import schema
-from trainer import models
 from trainer.keras_step import optimizer
-from trainer import reduction
-from trainer.step import worker_step
+from trainer import models, reduction
+from trainer.step import batch_arrays, worker_step
 from trainer.data.spec import of_images
-from trainer.reduction.method import Method
-from trainer.reduction.method import Setting
-from trainer.reduction import chain
+from trainer.reduction.method import Method, Setting
+from trainer.reduction import chain, selection
 
 class Nobody:
     # What one worker alone sums, in one of two sets of arrays in turn, as a Route gives them.
