@@ -115,7 +115,7 @@ def test_an_interval_in_rates(monkeypatch):
     assert (load.others, load.steal, load.heat, load.swapped, load.faults, load.lost) == (200, 50, 3, 10, 20, 10)
 
 
-def test_a_row_is_of_whole_numbers_of_32_bits():
+def test_a_row_fits_32_bits():
     """Also of counters that run backwards."""
     row = Load(own_us=10**12, rate=-5).row()
     assert (row[0], min(row), len(row)) == (2**31 - 1, 0, len(dataclasses.fields(Load)))

@@ -180,7 +180,7 @@ def test_weights_without_a_gradient_stay(actual):
     assert scale == kernel == 0 < bias
 
 
-def test_what_a_model_keeps_is_not_compressed_or_rounded(actual):
+def test_what_a_model_keeps_is_not_compressed(actual):
     seen, added = np.ones((2, 3), np.float32), np.float32([[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
     for _ in range(8):
         seen += (seen + added) - seen
