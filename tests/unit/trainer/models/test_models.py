@@ -26,7 +26,6 @@ CASES = {
     "resnet_cifar upstream": ({"name": "resnet_cifar", "layers": 44}, (32, 32, 3), 11),
     "resnet_cifar 20": ({"name": "resnet_cifar", "layers": 20, "weight_decay": 0.0}, (32, 32, 3), 10),
     "resnet_cifar 9": ({"name": "resnet_cifar", "layers": 9}, (32, 32, 3), 10),
-    "resnet_cifar 2": ({"name": "resnet_cifar", "layers": 2}, (32, 32, 3), 10),
     "resnet_cifar at 30x30": ({"name": "resnet_cifar"}, (30, 30, 3), 10),
     "resnet_cifar growing": ({"name": "resnet_cifar", "weight_decay": -1.0}, (32, 32, 3), 10),
     "resnet_small": ({"name": "resnet_small"}, (32, 32, 3), 10),
@@ -115,7 +114,6 @@ def test_order_of_layers_is_that_of_the_course(built):
     ("case", "message"),
     [
         ("resnet_cifar 9", "model.layers: 9 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
-        ("resnet_cifar 2", "model.layers: 2 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
         ("resnet_cifar at 30x30", "data.image_size: 30x30 is not allowed; resnet_cifar halves the image twice"),
         ("resnet_cifar growing", "model.weight_decay: -1.0 is not allowed; it must be at least 0"),
         ("cnn too small", "data.image_size: 7x8 is not allowed; cnn needs sides of at least 8"),
