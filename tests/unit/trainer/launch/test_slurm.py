@@ -88,17 +88,8 @@ def node_paths(tmp_path, port):
     job.mkdir(parents=True)
     (job / "config.yml").write_text(CONFIG)
     (job / "run.json").write_text('{"id": "this", "workers": 1}')
-    made = slurm.NodePaths(
-        job,
-        tmp_path / "root",
-        Published(tmp_path / "packs", "f" * 64),
-        hashlib.sha256(CONFIG.encode()).hexdigest(),
-        tmp_path / "caches",
-        port,
-        1,
-        0,
-        300.0,
-    )
+    published, sha256 = Published(tmp_path / "packs", "f" * 64), hashlib.sha256(CONFIG.encode()).hexdigest()
+    made = slurm.NodePaths(job, tmp_path / "root", published, sha256, tmp_path / "caches", port, 1, 0, 300.0)
     (made.run / "workers" / "alpha").mkdir(parents=True)
     (made.run / "run.json").write_text('{"id": "this", "workers": 1}')
     return made
