@@ -11,7 +11,8 @@ import pytest
 
 from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
 from tests.read_only import read_only
-from trainer.host.claims import SUPERVISED
+from trainer.common.errors import PREEMPTED
+from trainer.host.claims import MARK, SUPERVISED
 from trainer.rundir.phases import Phase
 from trainer.supervision.supervisor import MADE_ROOM
 
@@ -155,3 +156,17 @@ def test_a_spare_takes_a_lost_hosts_place(hosts, undisturbed):
     assert words in run.log(1)
     summary = run.summary()
     assert (summary["state"], summary["workers"], summary["weights_sha256"]) == ("SUCCEEDED", 2, undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_supervisor_that_waits_hears_a_signal(number, hosts):
+    """Its handler breaks off whatever the main thread waits for; somebody at the terminal leaves the mark with it."""
+    run = begun(hosts, RECOVERY)
+    run.lose(2)
+    run.until(lambda: any(one["phase"] == Phase.REJOINING for one in run.records(1, "phase")), "it to wait")
+    if number == signal.SIGTERM:
+        (run.own(1) / MARK).touch()
+    run.signal(1, number)
+    assert run.ended(1) == PREEMPTED
+    assert not (run.own(1) / SUPERVISED).exists()
+    assert (run.own(1) / MARK).exists()

@@ -29,13 +29,6 @@ def saved(folder):
     return made
 
 
-def test_what_was_saved_is_taken_up(tmp_path):
-    before, after = saved(tmp_path), memories(tmp_path)
-    assert [after.has(step, "first") for step in (6, 7)] == [False, True]
-    assert after.load(7, "first")
-    assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
-
-
 @pytest.mark.parametrize(
     ("attempt", "other"),
     [("first", {"workers": 3}), ("first", {"shapes": ((5, 4), (2,))}), ("first", {"shapes": ((3, 4),)}), ("second", {})],
@@ -47,29 +40,6 @@ def test_part_of_another_reduction_or_attempt_stays(tmp_path, attempt, other):
     assert not made.has(7, attempt)
     assert not made.load(7, attempt)
     assert not any(array.numpy().any() for array in made.memory)
-
-
-def test_damaged_part_is_put_aside_as_none(tmp_path):
-    folder, heard = tmp_path / "memory", []
-    saved(folder)
-    path = folder / "step-000000007.npz"
-    path.write_bytes(path.read_bytes()[:100])
-    made = Memories(folder, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4)), HostArray((2,))], heard.append)
-    assert not made.has(7, "first")
-    assert not made.load(7, "first")
-    assert list(folder.iterdir()) == []
-    aside = tmp_path / "damaged" / "memory-step-000000007.npz"
-    assert aside.is_file()
-    assert heard == [f"{path} is damaged (it is no complete file (File is not a zip file)): left out, and kept as {aside}"]
-
-
-def test_part_without_its_state_is_dropped(tmp_path):
-    """A part of which no state came is dropped and the one before stays."""
-    made = saved(tmp_path)
-    for step in (8, 9, 10):
-        write(made, step, "first")
-        made.files.drop(step)
-    assert made.files.steps() == [7]
 
 
 def test_what_lies_of_later_steps_takes_no_place(tmp_path):

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from trainer.host import sealed_files
 from trainer.network.array_group import digest
 from trainer.network.host_array import HostArray
 from trainer.rundir.full_disk import Saver
-from trainer.rundir.phases import ROOM
-from trainer.worker.loop import Interrupted, Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -157,17 +154,20 @@ def test_full_disk_warns_once_and_saves_try_again(alone, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_save_that_fits_at_last_bothers_nobody(alone, monkeypatch):
-    """A save that fits once older ones are gone bothers nobody."""
-    assert [alone.saved(step) for step in (1, 2)] == [True, True]
-    fails(monkeypatch, alone.states.files, FULL, times=1)
-    assert alone.saved(3)
-    assert (alone.steps()[0], alone.heard) == ([2, 3], [])
+BOTH, PART_ONLY = ([2, 3], [2, 3]), ([], [2, 3])
 
 
-def test_every_worker_writes_its_part_of_the_state(three):
-    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], three) == [[True] * 3] * 3
-    assert [place.steps() for place in three] == [([2, 3], [2, 3]), ([], [2, 3]), ([], [2, 3])]
+@pytest.mark.parametrize(
+    ("copy", "steps"),
+    [("none", [BOTH, PART_ONLY, PART_ONLY]), ("peer", [BOTH, BOTH, PART_ONLY]), ("all", [BOTH] * 3)],
+)
+def test_every_worker_writes_its_part_of_the_state(tmp_path, copy, steps):
+    """And the same state if it is to have a copy: an elastic run may lose any worker."""
+    places = [Place(tmp_path / str(worker.member.rank), worker, memory=True, copy=copy) for worker in workers(3)]
+    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], places) == [[True] * 3] * 3
+    assert [place.steps() for place in places] == steps
+    first, *copies = (place.states.load(3, place.variables) for place in places if place.steps() == BOTH)
+    assert all((digest(arrays), progress) == (digest(first[0]), first[1]) for arrays, progress in copies)
 
 
 def test_state_without_a_workers_part_is_none(three, monkeypatch):
@@ -191,22 +191,6 @@ def test_without_room_at_the_chief_parts_are_dropped(three, monkeypatch):
     assert [place.steps() for place in three] == [([1], [1]), ([], [1]), ([], [1])]
 
 
-def test_rank_1_writes_the_same_state(copied):
-    assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], copied) == [[True] * 3] * 3
-    assert [place.steps() for place in copied] == [([2, 3], [2, 3]), ([2, 3], [2, 3]), ([], [2, 3])]
-    first, second = (place.states.load(3, place.variables) for place in copied[:2])
-    assert digest(first[0]) == digest(second[0])
-    assert first[1] == second[1]
-
-
-def test_every_worker_may_write_the_same_state(tmp_path):
-    """An elastic run may lose any of them."""
-    places = [Place(tmp_path / str(worker.member.rank), worker, copy="all") for worker in workers(3)]
-    assert together(lambda place: place.saved(1), places) == [True] * 3
-    states = [place.states.load(1, place.variables) for place in places]
-    assert len({digest(arrays) for arrays, _ in states}) == 1
-
-
 def test_where_chief_has_no_room_copy_is_state(copied, monkeypatch):
     together(lambda place: place.saved(1), copied)
     fails(monkeypatch, copied[0].states.files, FULL)
@@ -222,12 +206,6 @@ def test_without_room_for_the_copy_training_warns(copied, monkeypatch):
     assert [place.steps()[0] for place in copied] == [[1], [], []]
     assert [list(place.saver.missing) for place in copied] == [[], [COPY], []]
     assert copied[1].heard[0].startswith("the copy of the training state is not saved: ")
-
-
-def test_alone_there_is_no_copy(tmp_path):
-    place = Place(tmp_path, *workers(1), copy="peer")
-    assert place.saved(1)
-    assert place.steps()[0] == [1]
 
 
 def test_what_a_killed_worker_left_unfinished_is_gone(tmp_path):
@@ -260,17 +238,3 @@ def test_undeletable_file_on_a_lost_disk_stays(monkeypatch, tmp_path, number):
     number = errno.EPERM
     with pytest.raises(OSError, match="no"):
         states._delete(tmp_path / "state")
-
-
-def test_who_makes_room_writes_the_last_epochs_state():
-    """Who makes room for a host has the state of its last epoch written. What ends next does not wait for the thread."""
-    order = []
-    trainer = Trainer.__new__(Trainer)
-    phase = SimpleNamespace(phase=lambda *words: order.append(words))
-    config = SimpleNamespace(recovery=SimpleNamespace(elastic=True))
-    trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
-    trainer.shared = SimpleNamespace(any=bool)
-    trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
-    with pytest.raises(Interrupted):
-        trainer._make_room_for_host()
-    assert order == ["settled", ("ended", ROOM)]

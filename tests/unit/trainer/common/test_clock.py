@@ -1,6 +1,5 @@
 """The machine's clock, and the fake one that tests let pass."""
 
-import asyncio
 import os
 import resource
 import signal
@@ -60,34 +59,6 @@ def test_fake_time_passes_only_while_all_wait(clock):
 
     clock.together(lambda: rest(3600.0), lambda: rest(60.0), work)
     assert order == [(60.0, True), (3600.0, True)]
-
-
-def test_a_fake_notification_wakes_one_that_waits(clock):
-    condition, woken = threading.Condition(), []
-
-    def wait():
-        with condition:
-            woken.append((clock.wait(condition, 60.0), clock.wait(condition, 60.0)))
-
-    def notify():
-        clock.sleep(10.0)
-        with condition:
-            condition.notify()
-
-    clock.together(wait, notify)
-    assert woken == [(True, False)]
-
-
-def test_asyncio_has_the_fake_time(clock):
-    began = clock.monotonic()
-
-    async def late():
-        async with asyncio.timeout(60.0):
-            await asyncio.Event().wait()
-
-    with pytest.raises(TimeoutError):
-        clock.run(late())
-    assert clock.monotonic() - began == pytest.approx(60.0)
 
 
 def test_what_never_comes_fails_the_test(clock):

@@ -70,11 +70,6 @@ def test_rate_climbs_to_that_of_the_workers(workers, epoch, scaling, warmup, exp
     assert rate(workers, epoch, schedule__scaling=scaling, schedule__warmup_epochs=warmup) == pytest.approx(expected, rel=1e-12)
 
 
-def test_warm_up_has_no_jump_at_its_end():
-    dotted = {"schedule__scaling": "linear", "schedule__warmup_epochs": 5}
-    assert rate(8, 5 - 1e-9, **dotted) == pytest.approx(rate(8, 5, **dotted), rel=1e-6)
-
-
 STAGES = [[82, 0.1], [123, 0.01], [300, 0.002]]
 
 
@@ -84,10 +79,6 @@ STAGES = [[82, 0.1], [123, 0.01], [300, 0.002]]
 )
 def test_decay_in_stages(epoch, factor, stages):
     assert rate(1, epoch, schedule__decay=stages) == pytest.approx(1e-4 * factor, rel=1e-12)
-
-
-def test_decay_multiplies_the_scaled_rate():
-    assert rate(8, 90, schedule__scaling="linear", schedule__warmup_epochs=5, schedule__decay=STAGES) == pytest.approx(8e-5, rel=1e-12)
 
 
 # What the courses say of their learning rates: configuration, workers, epoch, rate.
@@ -145,12 +136,6 @@ def test_rate_falls_from_warm_up_to_the_end(shape, final, epoch, expected):
 
 def test_warm_up_longer_than_run_never_falls():
     assert rate(4, 1, schedule__scaling="linear", schedule__warmup_epochs=30.0, schedule__shape="cosine") == pytest.approx(1.1e-4)
-
-
-@pytest.mark.parametrize("epoch", [0, 12, 19])
-def test_the_course_keeps_the_rate_of_fashion_cnn(epoch):
-    made = configurations.build(configurations.override(configurations.load(configurations.find("fashion_cnn")), {"schedule.decay": []}))
-    assert learning_rate(made, epochs(20, 5), epoch) == pytest.approx(1e-3, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ def make(images, batch, seed=7, epoch=1, steps=None):
 @pytest.mark.parametrize(("images", "batch"), [(96, 12), (100, 12), (101, 10), (7, 64), (5, 5), (64, 63), (1000, 7)])
 def test_every_image_exactly_once_an_epoch(images, batch):
     plan = make(images, batch)
-    assert sorted(np.concatenate([plan.union(step) for step in range(plan.steps)])) == list(range(images))
+    unions = [plan.union(step) for step in range(plan.steps)]
+    assert sorted(np.concatenate(unions)) == list(range(images))
+    assert {len(union) for union in unions[:-1]} <= {batch}, "the last has what is left"
 
 
 @pytest.mark.parametrize("shares", [[1], [1] * 2, [1] * 5, [3, 1, 2], [64, 16, 64]])
@@ -38,10 +40,6 @@ def test_order_differs_between_epochs_and_seeds(other):
     assert make(100, 100).union(0).tolist() != make(100, 100, **other).union(0).tolist()
 
 
-def test_order_is_shuffled():
-    assert make(100, 100).union(0).tolist() != list(range(100))
-
-
 def test_laps_of_an_epoch_differ():
     assert epoch_order(100, 7, 1, 0).tolist() != epoch_order(100, 7, 1, 1).tolist()
 
@@ -50,9 +48,9 @@ def test_largest_seed_works():
     assert sorted(epoch_order(10, 2**63 - 1, 1000)) == list(range(10))
 
 
-@pytest.mark.parametrize(("images", "batch", "steps"), [(10, 4, 7), (10, 5, 4), (3, 8, 5), (100, 7, 60)])
+@pytest.mark.parametrize(("images", "batch", "steps"), [(10, 4, 7), (10, 5, 4), (3, 8, 5), (100, 7, 60), (100, 8, 5)])
 def test_long_epoch_goes_on_with_another_lap(images, batch, steps):
-    """An epoch longer than one pass goes on with the next lap."""
+    """An epoch longer than one pass goes on with the next lap, and neither repeats anything before."""
     plan = make(images, batch, steps=steps)
     unions = [plan.union(step) for step in range(steps)]
     assert {len(union) for union in unions} == {batch}
@@ -61,18 +59,6 @@ def test_long_epoch_goes_on_with_another_lap(images, batch, steps):
         assert sorted(seen[lap * images : (lap + 1) * images]) == list(range(images))
     rest = seen[len(seen) // images * images :]
     assert len(set(rest.tolist())) == len(rest)
-
-
-def test_an_epoch_shorter_than_one_pass_repeats_nothing():
-    plan = make(100, 8, steps=5)
-    seen = np.concatenate([plan.union(step) for step in range(5)]).tolist()
-    assert len(set(seen)) == 40
-
-
-@pytest.mark.parametrize(("images", "batch", "last"), [(10, 4, 2), (9, 4, 1), (8, 4, 4), (3, 8, 3)])
-def test_last_step_has_what_is_left(images, batch, last):
-    plan = make(images, batch)
-    assert len(plan.union(plan.steps - 1)) == last
 
 
 @pytest.mark.parametrize("sizes", [(50, 50), (80, 20), (10, 20, 70), (1, 99), (33, 33, 34)])

@@ -133,10 +133,6 @@ def test_empty_share_is_stand_in_with_weight_zero():
     assert fed[2][1].data[0][0, 0, 0, 0, 0] == plan.union(1)[0]
 
 
-def test_epoch_without_calls_yields_nothing():
-    assert list(Feeder(InMemory(4), np.arange(4), [1] * 1, 0).epoch(EpochPlan(4, 2, 2, 1, 1), iter([]))) == []
-
-
 class Broken(InMemory):
     """The disk goes away when image 9 is read."""
 

@@ -57,17 +57,11 @@ def fed(source, workers, first=0, steps=4, most=3, count=11):
 
 
 def test_any_workers_or_resumption_draw_the_same():
-    """Any number of workers and a resumed run draw the same."""
-    whole = fed(NOISE, 1)
-    assert len(set(whole.values())) == 11
-    assert fed(NOISE, 2) == fed(NOISE, 3, most=1) == whole
-    assert fed(NOISE, 2, first=2) == {place: row for place, row in whole.items() if place[0] >= 2}
-
-
-def test_row_that_repeats_is_drawn_anew():
-    """A row that comes twice in an epoch is drawn anew."""
+    """Any number of workers and a resumed run; a row that comes twice in an epoch is drawn anew."""
     whole = fed(NOISE, 1, steps=8)
     assert len(set(whole.values())) == len(whole) == 24
+    assert fed(NOISE, 2, steps=8) == fed(NOISE, 3, steps=8, most=1) == whole
+    assert fed(NOISE, 2, first=2, steps=8) == {place: row for place, row in whole.items() if place[0] >= 2}
 
 
 def rows(source, made=FIXED, count=4):

@@ -25,31 +25,34 @@ def never(*_):
     raise AssertionError("nothing is to be measured")
 
 
-def test_equal_shares_unless_asked():
-    assert batch_shares.shares(Train(), Cluster(3), 192, [], never, never) == ([1, 1, 1], False)
-    assert batch_shares.shares(Train(batch_sizes="auto"), Cluster(1), 64, [], never, never) == ([1], False)
+AUTO, GIVEN = Train(batch_sizes="auto"), Train(batch_sizes=(64, 32))
 
 
-def test_a_list_is_taken_as_it_is():
-    assert batch_shares.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [[1, 1]], never, never) == ([64, 32], False)
+@pytest.mark.parametrize(
+    ("train", "workers", "batch", "before", "expected"),
+    [
+        (Train(), 3, 192, [], [1, 1, 1]),
+        (AUTO, 1, 64, [], [1]),
+        (GIVEN, 2, 96, [[1, 1]], [64, 32]),
+        (AUTO, 2, 96, [[70, 26], [48, 48]], [70, 26]),
+        (AUTO, 2, 96, [None, [60, 36]], [60, 36]),
+        (AUTO, 2, 96, [[32, 32, 32], [60, 36]], [60, 36]),
+    ],
+    ids=["equal unless asked", "alone", "a list", "of the run that is continued", "of an earlier run", "for as many workers"],
+)
+def test_what_is_known_is_not_measured(train, workers, batch, before, expected):
+    assert batch_shares.shares(train, Cluster(workers), batch, before, never, never) == (expected, False)
+
+
+def test_a_list_for_other_workers_is_refused():
     with pytest.raises(ConfigError, match=r"^train.batch_sizes: 2 sizes \(64, 32\) for 3 workers; give one for each$"):
-        batch_shares.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, [], never, never)
+        batch_shares.shares(GIVEN, Cluster(3), 96, [], never, never)
 
 
-def test_continued_run_keeps_its_shares():
-    """A run that is continued keeps its shares on as many workers."""
-    train = Train(batch_sizes="auto")
-    assert batch_shares.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
+def test_on_more_workers_shares_are_measured_again():
     others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
-    actual = batch_shares.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
+    actual = batch_shares.shares(AUTO, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
     assert actual == ([32, 32, 32], True)
-
-
-def test_earlier_measurement_is_taken_for_equal_workers():
-    """What an earlier run measured is taken where the number of workers fits."""
-    train = Train(batch_sizes="auto")
-    assert batch_shares.shares(train, Cluster(2), 96, [None, [60, 36]], never, never) == ([60, 36], False)
-    assert batch_shares.shares(train, Cluster(2), 96, [[32, 32, 32], [60, 36]], never, never) == ([60, 36], False)
 
 
 def test_slow_busy_host_takes_less_than_half():
@@ -97,7 +100,3 @@ def test_line_through_two_measurements_is_never_negative(measured, expected):
 def test_it_is_told_in_images_of_whole_step():
     assert batch_shares.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
     assert batch_shares.described(["a", "b", "c"], 10, [1, 1, 2], "row") == "a 2, b 3, c 5 rows per step", "they add up"
-
-
-def test_numpy_is_not_in_what_goes_into_state():
-    assert not any(isinstance(size, np.integer) for size in batch_shares._balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

@@ -1,12 +1,10 @@
-"""What a model keeps and draws while it trains: means of batches, dropped outputs, varied images; and Adam. TensorFlow runs once."""
+"""What a model keeps and draws while it trains: means of batches, dropped outputs; penalties, and soft labels. TensorFlow runs once."""
 
 import pytest
 
 from tests.unit import forked
 
 SCRIPT = """
-from trainer.step import batch_arrays
-from trainer.config import loading
 import json
 from trainer.worker import process
 process.quiet_tensorflow()
@@ -14,11 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer.step import build_step
-from trainer.step import image_augmentation
 from trainer.keras_step import optimizer
-from trainer.step import worker_step
-from trainer.config import schema as configs
+from trainer.step import batch_arrays, build_step, worker_step
+from trainer.config import loading, schema as configs
 from trainer.network.array_group import digest
 from trainer.network.cluster import Cluster
 from trainer.data.spec import of_images
@@ -88,29 +84,6 @@ one, again, next_one = drawn(3), drawn(3), drawn(4)
 alike = [bool((one[0] == other).all()) for other in (again[0], one[1], next_one[0])]
 found["masks"] = [*alike, float((one[0] == 0).mean())]
 
-# Varied images do not depend on who computes them
-def seen(config, batch):
-    return image_augmentation.make_augmentation(loading.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
-whole = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)
-part = whole._replace(data=(whole.data[0][5:9], whole.data[1][5:9]), places=whole.places[5:9])
-kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
-found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
-found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(number=np.int32(1)))).all()) for name, kind in kinds.items()}
-found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
-found["none"] = image_augmentation.make_augmentation(configs.Augment(), 1) is None
-found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.data[0]).max())
-many = batch_arrays.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
-padded = np.pad(many.data[0][0], ((2, 2), (2, 2), (0, 0)))
-wanted = {padded[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
-mirrored = np.pad(many.data[0][0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
-wanted |= {mirrored[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
-found["crops"] = [len(wanted), {image.tobytes() for image in seen(kinds["crop"], many)} == wanted]
-image, moved = many.data[0][0], {image.tobytes() for image in seen(kinds["shift"], many)}
-rows = [np.clip(np.arange(8) + by, 0, 7) for by in range(-2, 3)]
-found["shifts"] = moved == {image[down][:, right].tobytes() for down in rows for right in rows}
-turned = seen({"rotate": 180.0}, many)
-found["turned"] = float(np.abs(turned.mean(axis=(1, 2, 3)) - image.mean()).mean())
-
 # Soft labels and weights of classes: uneven parts add up to the gradient of the loss over the whole batch
 def soft(weigh, **sections):
     train = {"label_smoothing": 0.2, "class_weight": {"0": 3.0, "2": 0.5} if weigh else None}
@@ -142,25 +115,17 @@ sums = worker_step.make_test_call(made)((IMAGES[0], LABELS[0]))
 plain = tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS[0], made.model(IMAGES[0], training=False))
 found["soft validation"] = [float(sums[0] / sums[1]), float(tf.reduce_mean(plain))]
 
-# Adam and low-rank gradients against Keras
-def keras_adam(steps):
-    variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
-    rule = keras.optimizers.Adam(0.1)
-    rule.build([variable])
-    for number in range(steps):
-        rule.apply([tf.cast(tf.reshape(tf.range(6), (2, 3)), tf.float32) - number - 0.5], [variable])
-    return variable.numpy()
-def our_adam(steps, factors=False):
-    variable = keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32"))
-    rule = optimizer.make_rule(configs.Optimizer(name="adam"), [variable])
+# Adam with low-rank gradients against Keras
+def adam_of_factors(steps):
+    ours, theirs = (keras.Variable(np.arange(6.0).reshape(2, 3).astype("float32")) for _ in range(2))
+    rule, keras_rule = optimizer.make_rule(configs.Optimizer(name="adam"), [ours]), keras.optimizers.Adam(0.1)
     for number in range(steps):
         gradient = np.arange(6.0).reshape(2, 3).astype("float32") - number - 0.5
         left, values, right = np.linalg.svd(gradient, full_matrices=False)
-        given = LowRank(tf.constant(left.T), tf.constant(values[:, None] * right)) if factors else tf.constant(gradient)
-        rule.apply([given], tf.constant(0.1))
-    return variable.numpy()
-found["adam_far"] = [float(np.abs(our_adam(5, factors) - keras_adam(5)).max()) for factors in (False, True)]
-found["slots"] = len(optimizer.make_rule(configs.Optimizer(name="adam"), [keras.Variable([1.0])]).slots)
+        rule.apply([LowRank(tf.constant(left.T), tf.constant(values[:, None] * right))], tf.constant(0.1))
+        keras_rule.apply([tf.constant(gradient)], [theirs])
+    return float(np.abs(ours.numpy() - theirs.numpy()).max()), len(rule.slots)
+found["adam of factors"] = adam_of_factors(5)
 
 # Penalties: of a step from zero momentum, against the gradient of the whole loss
 def punished(clip, on_host):
@@ -183,30 +148,8 @@ def punished(clip, on_host):
     return far, moved, model.layers[-1].kernel_regularizer is not None
 found["punished"] = [punished(clip, on_host) for clip in (None, 1e6) for on_host in (False, True)]
 
-# The fused layer against Keras' own
-def normalised(policy, fuse):
-    keras.config.set_dtype_policy(policy)
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5)])
-    count = fuse_layers.fuse(model) if fuse else 0
-    inputs = tf.constant(np.random.default_rng(1).normal(3.0, 2.0, (5, 4, 4, 2)).astype("float32"))
-    outputs = model(inputs, training=True)
-    rest = model(inputs, training=False)
-    keras.config.set_dtype_policy("float32")
-    values = [tf.cast(value, tf.float32).numpy() for value in (outputs, rest, *(weight.value for weight in model.weights))]
-    return count, outputs.dtype.name, values
-for policy in ("float32", "mixed_bfloat16"):
-    ours, theirs = normalised(policy, True), normalised(policy, False)
-    far = max(float(np.abs(one - other).max()) for one, other in zip(ours[2], theirs[2]))
-    found["fused " + policy] = [ours[0], ours[1] == theirs[1], far]
-def left(layer, shape=(4, 4, 2)):
-    return fuse_layers.fuse(keras.Sequential([keras.Input(shape), layer]))
-layers = keras.layers
-others = {"scale": False}, {"renorm": True}, {"synchronized": True}, {"axis": 1}
-found["left"] = [left(layers.BatchNormalization(**options)) for options in others]
-found["left"].append(left(layers.BatchNormalization(), (7,)))
-
 # A layer of one's own, which normalises inside, keeps a count of its own and something that nothing changes; and one that is frozen
+layers = keras.layers
 class Own(layers.Layer):
     def __init__(self):
         super().__init__()
@@ -274,35 +217,6 @@ def test_two_devices_share_means_and_drop_separately(actual):
     assert dropped == pytest.approx(0.25, abs=0.05)
 
 
-@pytest.mark.parametrize("kind", ["crop", "shift", "all"])
-def test_variation_follows_from_seed_step_and_place(kind, actual):
-    """Varied images follow from seed step and place alone."""
-    assert actual["places"][kind]
-    assert not actual["steps"][kind]
-
-
-def test_pixels_that_only_move_stay_bytes(actual):
-    assert actual["kinds"] == {"crop": "uint8", "shift": "uint8", "all": "float32"}
-
-
-def test_nothing_asked_for_is_nothing_done(actual):
-    assert actual["none"]
-    assert actual["still"] == 0
-
-
-def test_crops_are_all_windows_of_both_images(actual):
-    """Crops are all windows of the padded image and its mirror image."""
-    assert actual["crops"] == [50, True]
-
-
-def test_shifts_are_by_whole_pixels_with_border_repeated(actual):
-    assert actual["shifts"]
-
-
-def test_image_turned_about_its_middle_keeps_its_brightness(actual):
-    assert actual["turned"] < 15
-
-
 @pytest.mark.parametrize("name", ["smooth", "weighed", "mixed"])
 def test_soft_labels_weigh_the_same_anywhere(name, actual):
     """Soft labels and weights of classes count the same whoever computes them."""
@@ -316,9 +230,11 @@ def test_validation_has_neither_smoothed_labels_nor_weights(actual):
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
-def test_adam_is_keras_adam_also_for_factors(actual):
-    assert max(actual["adam_far"]) < 1e-5
-    assert actual["slots"] == 3
+def test_adam_of_factors_is_kerass(actual):
+    """Of whole gradients, as every optimizer: `keras_step/test_optimizer.py`."""
+    far, slots = actual["adam of factors"]
+    assert far < 1e-5
+    assert slots == 3
 
 
 def test_penalties_pull_as_in_the_loss(actual):
@@ -327,17 +243,6 @@ def test_penalties_pull_as_in_the_loss(actual):
         assert far < 1e-6
         assert moved > 1e-3
         assert kept
-
-
-@pytest.mark.parametrize(("policy", "near"), [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
-def test_the_fused_layer_gives_what_keras_gives(policy, near, actual):
-    layers, same_type, far = actual[f"fused {policy}"]
-    assert (layers, same_type) == (1, True)
-    assert far < near
-
-
-def test_layers_that_do_more_are_left_to_keras(actual):
-    assert actual["left"] == [0, 0, 0, 0, 0]
 
 
 def test_means_inside_own_layers_travel_with_counts(actual):

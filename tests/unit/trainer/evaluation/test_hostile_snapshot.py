@@ -33,6 +33,23 @@ def hostile(tmp_path):
     return path
 
 
+@pytest.fixture
+def weights(tmp_path):
+    """A file of weights in which `make(group, name)` makes another dataset in the place of the first layer's; its path."""
+
+    def write(make):
+        path = tmp_path / "a.weights.h5"
+        model().save_weights(path)
+        with h5py.File(path, "a") as file:
+            names = []
+            file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) and one.shape == (2, 3) else None)
+            del file[names[0]]
+            make(file, names[0])
+        return path
+
+    return write
+
+
 def test_code_does_not_run_where_weights_are_read(hostile, tmp_path):
     reader = model()
     reader.load_weights(hostile)
@@ -54,31 +71,18 @@ def test_code_is_refused_where_models_are_read(hostile, tmp_path):
     assert (tmp_path / "ran").exists(), "the attack is a real one"
 
 
-def test_snapshot_that_points_to_another_file_is_refused(tmp_path):
+def test_snapshot_that_points_to_another_file_is_refused(weights, tmp_path):
     """HDF5 can keep a dataset's bytes in another file: with it, weights were any file of this machine."""
-    path, secret = tmp_path / "a.weights.h5", tmp_path / "secret"
+    secret = tmp_path / "secret"
     secret.write_bytes(bytes(range(64)))
-    model().save_weights(path)
-    with h5py.File(path, "a") as file:
-        names = []
-        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) and one.shape == (2, 3) else None)
-        del file[names[0]]
-        group, _, name = names[0].rpartition("/")
-        file[group].create_dataset(name, (2, 3), "float32", external=[(str(secret), 0, 24)])
-    reader = model()
+    path = weights(lambda file, name: file.create_dataset(name, (2, 3), "float32", external=[(str(secret), 0, 24)]))
     with pytest.raises((LockstepError, ValueError)):
-        starting_weights.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
+        starting_weights.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
 
 
-def test_snapshot_whose_array_would_fill_memory(tmp_path):
+def test_snapshot_whose_array_would_fill_memory(weights):
     """An array that has a shape, and no values, takes no place in a file."""
-    path = tmp_path / "a.weights.h5"
-    model().save_weights(path)
-    with h5py.File(path, "a") as file:
-        names = []
-        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) and one.shape == (2, 3) else None)
-        del file[names[0]]
-        file.create_dataset(names[0], (2, 2**26), "float32", chunks=(2, 2**16))
+    path = weights(lambda file, name: file.create_dataset(name, (2, 2**26), "float32", chunks=(2, 2**16)))
     with pytest.raises(LockstepError, match=r"snapshot can't be read \(.* H5 dataset .0. declares 512.00 MB but only 0.00 B"):
         starting_weights.load_snapshot(model(), path)
 

@@ -123,12 +123,10 @@ class Rows:
     """Examples of a split."""
 
     def __init__(self, x, y):
-        leaves = [
-            Leaf(name, part.dtype.name, part.shape[1:]) for name, part in zip("xy", (x, y), strict=True) if not isinstance(part, dict)
-        ]
-        if isinstance(y, dict):
-            leaves += [Leaf(f"y.{name}", part.dtype.name, part.shape[1:]) for name, part in y.items()]
-        self.spec = Spec([0, {name: place for place, name in enumerate(y, 1)} if isinstance(y, dict) else 1], tuple(leaves))
+        several = isinstance(y, dict)
+        parts = {"x": x} | ({f"y.{name}": part for name, part in y.items()} if several else {"y": y})
+        leaves = tuple(Leaf(name, part.dtype.name, part.shape[1:]) for name, part in parts.items())
+        self.spec = Spec([0, {name: place for place, name in enumerate(y, 1)} if several else 1], leaves)
         self.data = (x, y)
 
     def __len__(self):
@@ -166,9 +164,22 @@ def test_a_compiled_classifier_has_a_confusion_matrix():
     assert one_hot == {"classes": ["0", "1", "2"], "confusion": actual["confusion"]}
 
 
-@pytest.mark.parametrize(("loss", "outputs"), [("binary_crossentropy", [0.1, 0.4, 0.9, 0.6]), (None, [-2, -0.5, 2, 0.3])])
+class OfMyOwn(keras.losses.BinaryCrossentropy):
+    """A loss known by the class that it is derived from."""
+
+
+CHANCES, LOGARITHMS = [0.1, 0.4, 0.9, 0.6], [-2, -0.5, 2, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"),
+    [
+        ("binary_crossentropy", CHANCES),
+        (OfMyOwn(), CHANCES),
+        (keras.losses.BinaryFocalCrossentropy(from_logits=True), LOGARITHMS),
+    ],
+)
 def test_a_single_output_is_judged_by_its_threshold(loss, outputs):
-    loss = loss or keras.losses.BinaryFocalCrossentropy(from_logits=True)
     actual = measured(loss, np.array(outputs)[:, None], np.array([0, 1, 1, 1], np.float32)[:, None], ["no", "yes"])
     assert actual["confusion"] == [[1, 0], [1, 2]]
 
@@ -221,33 +232,26 @@ LOGITS = np.array([[3, 0, 0], [0, 3, 0], [0, 3, 0], [0, 0, 3.0]])
 LOSSES = {"size": "mae", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "extra": "cosine_similarity"}
 
 
-def as_dict(size, kind, extra):
-    return {"size": size, "kind": kind, "extra": extra}, LOSSES, TARGETS
-
-
-def as_list(size, kind, extra):
-    return [size, kind, extra], list(LOSSES.values()), TARGETS
-
-
-def as_list_with_losses_by_name(size, kind, extra):
-    return [size, kind, extra], LOSSES, TARGETS
-
-
-@pytest.mark.parametrize("form", [as_dict, as_list, as_list_with_losses_by_name])
-def test_each_output_is_judged_by_its_own(form):
+@pytest.mark.parametrize(
+    ("named", "losses"),
+    [(True, LOSSES), (False, [*LOSSES.values()]), (False, LOSSES)],
+    ids=["a dict", "a list", "a list with losses by name"],
+)
+def test_each_output_is_judged_by_its_own(named, losses):
     """Each of several outputs is judged by its own loss and target."""
     x = keras.Input((3,))
     total = layers.Lambda(lambda x: keras.ops.sum(x, axis=1, keepdims=True), output_shape=(1,), name="size")(x)
-    outputs, losses, targets = form(total, layers.Identity(name="kind")(x), layers.Identity(name="extra")(x))
+    outputs = {"size": total, "kind": layers.Identity(name="kind")(x), "extra": layers.Identity(name="extra")(x)}
+    outputs = outputs if named else [*outputs.values()]
     model = keras.Model(x, outputs)
-    model.compile("sgd", losses, metrics={"size": "mae", "kind": "accuracy"} if isinstance(outputs, dict) else None)
-    actual = evaluated(model, LOGITS, targets)
+    model.compile("sgd", losses, metrics={"size": "mae", "kind": "accuracy"} if named else None)
+    actual = evaluated(model, LOGITS, TARGETS)
     by_name = {output.pop("name"): output for output in actual["outputs"]}
     assert list(by_name) == ["size", "kind", "extra"]
     assert by_name["size"]["errors"]["mean_absolute"] == 1
     assert by_name["kind"] == {"classes": ["0", "1", "2"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
     assert by_name["extra"] == {"why": "its loss is cosine_similarity, of an output [rows,3] and a target [rows,3]"}
-    if isinstance(outputs, dict):
+    if named:
         assert (actual["metrics"]["size_mae"], actual["metrics"]["kind_accuracy"]) == (1, 0.75)
 
 

@@ -23,26 +23,36 @@ from trainer.network.member import Member
 keras.config.set_floatx("float64")
 X = np.random.default_rng(0).normal(size=(22, 5))
 Y = X[:, :3] ** 2
+FOLDER = sys.argv[-1]
 
 def fitted(model, x=X, y=Y, batch=8, **more):
     model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0, **more)
     return np.concatenate([np.ravel(one.numpy()) for one in model.trainable_variables])
 
-def apart(build, fit=fitted):
+def apart(build, *data, fit=fitted):
     keras.utils.set_random_seed(1)
-    alone, threads = fit(build()), rehearsal.Threads(2)
+    alone, threads = fit(build(), *data), rehearsal.Threads(2)
     keras.utils.set_random_seed(1)
     models, hosts = [build(), build()], ["127.0.0.1:0", "127.0.0.1:1"]
     models[1].set_weights(models[0].get_weights()) if models[0].built else None
     def work(member):
-        return fit(distribute.distribute(models[member.rank], distribute.Peers(Member(member.rank, hosts), member)))
+        return fit(distribute.distribute(models[member.rank], distribute.Peers(Member(member.rank, hosts), member)), *data)
     return max(float(np.max(np.abs(alone - one))) for one in threads.run(work))
 
-def net(*more):
-    return keras.Sequential([keras.Input((5,)), layers.Dense(6, activation="tanh"), *more, layers.Dense(3)])
+def few(*more):
+    return keras.Sequential([keras.Input((5,)), *more])
 
-def compiled(model, loss="mse", **more):
-    model.compile(keras.optimizers.SGD(0.1), loss, **more)
+def net(*more):
+    return few(layers.Dense(6, activation="tanh"), *more, layers.Dense(3))
+
+def root(y, found):
+    return ops.sqrt(ops.mean((y - found) ** 2))
+
+def largest(y, found):
+    return ops.max(found)
+
+def compiled(model, loss="mse", optimizer=None, **more):
+    model.compile(optimizer or keras.optimizers.SGD(0.1), loss, **more)
     return model
 
 class Own(keras.Model):
@@ -247,9 +257,7 @@ class Unique(layers.Layer):
 
 def unique():
     inputs = keras.Input((8,), dtype="int32")
-    model = keras.Model(inputs, layers.Dense(3)(Unique()(inputs)))
-    model.compile("adam", "mse")
-    return model
+    return compiled(keras.Model(inputs, layers.Dense(3)(Unique()(inputs))), optimizer="adam")
 
 class Padded(Unique):
     def call(self, x):
@@ -259,30 +267,7 @@ class Padded(Unique):
 
 def padded():
     inputs = keras.Input((8,), dtype="int32")
-    model = keras.Model(inputs, layers.Dense(3)(Padded()(inputs)))
-    model.compile("adam", "mse")
-    return model
-
-def counted():
-    model = keras.Sequential([keras.Input((5,), sparse=True), layers.Dense(4, "tanh"), layers.Dense(3)])
-    model.compile("adam", "mse")
-    return model
-
-class Kept(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.built = text(), True
-    def call(self, x):
-        found = self.inner(x)
-        self.kept = found**2
-        return found
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return ops.mean((y - y_pred) ** 2) + 0.1 * ops.sqrt(ops.mean(self.kept))
-
-def kept():
-    model = Kept()
-    model.compile("adam")
-    return model
+    return compiled(keras.Model(inputs, layers.Dense(3)(Padded()(inputs))), optimizer="adam")
 
 class Probable(layers.Layer):
     def call(self, x):
@@ -321,19 +306,20 @@ class Evaluating(keras.callbacks.ModelCheckpoint):
     def on_train_batch_end(self, batch, logs=None):
         self.model.stop_training = self.model.evaluate(X, Y, verbose=0) < 1.0 or batch == 1
 
-class Logging(keras.callbacks.CSVLogger):
+class Rating:
     def on_epoch_end(self, epoch, logs=None):
         logs["rate"] = 1.0 / (1 + abs(epoch - 1))
         super().on_epoch_end(epoch, logs)
 
-class Drawing(keras.callbacks.TensorBoard):
-    def on_epoch_end(self, epoch, logs=None):
-        logs["rate"] = 1.0 / (1 + abs(epoch - 1))
-        super().on_epoch_end(epoch, logs)
+class Logging(Rating, keras.callbacks.CSVLogger):
+    pass
 
-def logged(model, writer):
+class Drawing(Rating, keras.callbacks.TensorBoard):
+    pass
+
+def logged(model, writer, name):
     stopping = keras.callbacks.EarlyStopping(monitor="rate", mode="max", patience=1, restore_best_weights=True)
-    return fitted(model, callbacks=[writer, stopping])
+    return fitted(model, callbacks=[writer(f"{FOLDER}/{name}"), stopping])
 
 class Positions(layers.Layer):
     def __init__(self):
@@ -348,8 +334,7 @@ class Positions(layers.Layer):
 def text(loss="mse", eager=False):
     tokens = keras.Input((8,), dtype="int32")
     model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(Positions()(tokens))))
-    model.compile("adam", loss, run_eagerly=eager)
-    return model
+    return compiled(model, loss, "adam", run_eagerly=eager)
 
 class Head(Own):
     def train_step(self, data):
@@ -400,7 +385,7 @@ messages = io.StringIO()
 tokens = np.random.default_rng(1).integers(0, 6, (22, 8))
 texts = tf.constant([[" ".join("abcdefg"[: 1 + 2 * row % 7])] for row in range(22)])
 with contextlib.redirect_stderr(messages):
-    halving = apart(lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving()]))
+    halving = apart(lambda: compiled(net()), fit=lambda model: fitted(model, callbacks=[Halving()]))
 index, edges = np.random.default_rng(1).integers(0, 36, (40, 1)), np.random.default_rng(1).random((12, 12)) / 12
 print(json.dumps({
     "a count of its steps, eager": apart(lambda: compiled(Critic(), run_eagerly=True)),
@@ -410,86 +395,61 @@ print(json.dumps({
         lambda: compiled(keras.Sequential([Building(), layers.Dense(3, kernel_initializer="ones")]))
     ),
     "an object that a layer returns": apart(lambda: compiled(Boxed())),
-    "a queue of a multiple of the rows": apart(lambda: compiled(Queue()), lambda model: fitted(model, X[:16], Y[:16])),
-    "statistics of nodes, not of rows": apart(
-        lambda: compiled(Nodes()), lambda model: fitted(model, index, np.sin(np.arange(120.0)).reshape(40, 3), 10)
-    ),
-    "halves of a batch": apart(lambda: compiled(net(Halves())), lambda model: fitted(model, X[:16], Y[:16])),
-    "rows with each other by an input": apart(
-        lambda: compiled(graph()), lambda model: fitted(model, [X[:12], edges], Y[:12], 12)
-    ),
+    "a queue of a multiple of the rows": apart(lambda: compiled(Queue()), X[:16], Y[:16]),
+    "statistics of nodes, not of rows": apart(lambda: compiled(Nodes()), index, np.sin(np.arange(120.0)).reshape(40, 3), 10),
+    "halves of a batch": apart(lambda: compiled(net(Halves())), X[:16], Y[:16]),
+    "rows with each other by an input": apart(lambda: compiled(graph()), [X[:12], edges], Y[:12], 12),
     "a step that is traced on its own": apart(lambda: compiled(Traced(), metrics=["mae"])),
     "a layer that returns strings": apart(lambda: compiled(Strings())),
-    "noise of one number for all rows": apart(
-        lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), lambda model: fitted(model, X[:20], Y[:20], 2)
-    ),
-    "an input that is not given": apart(optional, lambda model: fitted(model, [None, X])),
+    "noise of one number for all rows": apart(lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), X[:20], Y[:20], 2),
+    "an input that is not given": apart(optional, [None, X]),
     "a callback that acts on the chief": halving,
     "a writer that also evaluates and stops": apart(
-        lambda: compiled(net()), lambda model: fitted(model, callbacks=[Evaluating(sys.argv[-1] + "/a.keras", save_freq=10**6)])
+        lambda: compiled(net()), fit=lambda model: fitted(model, callbacks=[Evaluating(FOLDER + "/a.keras", save_freq=10**6)])
     ),
-    "a writer that also adds to the logs": apart(lambda: compiled(net()), lambda model: logged(model, Logging(sys.argv[-1] + "/log.csv"))),
-    "a writer of events that also adds to the logs": apart(
-        lambda: compiled(net()), lambda model: logged(model, Drawing(sys.argv[-1] + "/events"))
-    ),
-    "positions, and tokens of all rows": apart(text, lambda model: fitted(model, tokens)),
-    "positions, and tokens of all rows, gathered": apart(
-        lambda: text(lambda y, found: ops.sqrt(ops.mean((y - found) ** 2))), lambda model: fitted(model, tokens)
-    ),
+    "a writer that also adds to the logs": apart(lambda: compiled(net()), fit=lambda model: logged(model, Logging, "log.csv")),
+    "a writer of events that also adds to the logs": apart(lambda: compiled(net()), fit=lambda model: logged(model, Drawing, "events")),
+    "positions, and tokens of all rows": apart(text, tokens),
+    "positions, and tokens of all rows, gathered": apart(lambda: text(root), tokens),
     "positions, in steps made anew after a validation": apart(
-        lambda: text(eager=True), lambda model: fitted(model, tokens, validation_data=(tokens, Y))
+        lambda: text(eager=True), fit=lambda model: fitted(model, tokens, validation_data=(tokens, Y))
     ),
-    "tokens of fewer rows than workers": apart(text, lambda model: fitted(model, tokens[:17], Y[:17])),
+    "tokens of fewer rows than workers": apart(text, tokens[:17], Y[:17]),
     "a head that is trained alone": apart(lambda: compiled(Head())),
     "a mask of the whole batch": apart(lambda: compiled(net(Masking()))),
     "rows that are mixed now and then": apart(lambda: compiled(net(Sometimes()))),
-    "a large loss that keeps a center": apart(lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(9000)]), Center())),
+    "a large loss that keeps a center": apart(lambda: compiled(few(layers.Dense(9000)), Center())),
     "convolutions in groups, which XLA compiles": apart(
         lambda: compiled(keras.Sequential([keras.Input((4, 4, 4)), layers.Conv2D(4, 3, groups=2), layers.Flatten(), layers.Dense(3)])),
-        lambda model: fitted(model, np.sin(np.arange(22 * 64.0)).reshape(22, 4, 4, 4))
+        np.sin(np.arange(22 * 64.0)).reshape(22, 4, 4, 4),
     ),
     "gradients by tf.gradients": apart(lambda: compiled(Graphed())),
     "logits behind probabilities, gathered": apart(
-        lambda: compiled(
-            keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="softmax")]),
-            "categorical_crossentropy",
-            metrics=[lambda y, found: ops.max(found)],
-        ),
-        lambda model: fitted(model, 99 * X, np.eye(3)[np.arange(22) % 3])
+        lambda: compiled(few(layers.Dense(3, activation="softmax")), "categorical_crossentropy", metrics=[largest]),
+        99 * X,
+        np.eye(3)[np.arange(22) % 3],
     ),
-    "an activation of its own": apart(
-        lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(6, activation=activation), layers.Dense(3)])),
-        lambda model: fitted(model, 6 * X + 6)
-    ),
+    "an activation of its own": apart(lambda: compiled(few(layers.Dense(6, activation=activation), layers.Dense(3))), 6 * X + 6),
     "warnings about it, but one": messages.getvalue().count("differed from the chief's") - 1,
-    "a list of callbacks of Keras' own": apart(lambda: compiled(net()), listed),
+    "a list of callbacks of Keras' own": apart(lambda: compiled(net()), fit=listed),
     "a penalty of its own, and one of its outputs": apart(lambda: compiled(net(Penalized(activity_regularizer="l2")))),
     "hinge of labels that are -1 in some rows": apart(
-        lambda: compiled(net(layers.Dense(1)), "hinge"), lambda model: fitted(model, X, np.arange(22.0)[:, None] % 8 // 3 - 1)
+        lambda: compiled(net(layers.Dense(1)), "hinge"), X, np.arange(22.0)[:, None] % 8 // 3 - 1
     ),
-    "rows cut to the longest of the batch": apart(
-        cut, lambda model: fitted(model, [np.sin(np.arange(528.0)).reshape(22, 6, 4), 1 + np.arange(22) % 6])
-    ),
-    "words padded to the longest text": apart(lambda: reading(Words()), lambda model: fitted(model, texts)),
-    "words padded by Keras": apart(vectorized, lambda model: fitted(model, texts)),
+    "rows cut to the longest of the batch": apart(cut, [np.sin(np.arange(528.0)).reshape(22, 6, 4), 1 + np.arange(22) % 6]),
+    "words padded to the longest text": apart(lambda: reading(Words()), texts),
+    "words padded by Keras": apart(vectorized, texts),
     "the five strongest rows": apart(lambda: compiled(net(Strongest()))),
-    "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
-    "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
-    "what is looked up once for all rows of a worker": apart(unique, lambda model: fitted(model, tokens)),
-    "what is looked up once, and more": apart(padded, lambda model: fitted(model, tokens)),
-    "counts of words, which are mostly 0": apart(
-        counted, lambda model: fitted(model, tf.sparse.from_dense(np.float32((7 * np.arange(110).reshape(22, 5)) % 5 % 3)))
-    ),
-    "positions in a model that keeps its outputs": apart(kept, lambda model: fitted(model, tokens)),
+    "a fit of its own": apart(lambda: compiled(Fitting()), fit=begun_apart),
+    "layers that are computed again": apart(lambda: compiled(net(Again()), root)),
+    "what is looked up once for all rows of a worker": apart(unique, tokens),
+    "what is looked up once, and more": apart(padded, tokens),
     "shares that are taken for probabilities of their own": apart(
-        lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[lambda y, found: ops.max(found)]),
-        lambda model: fitted(model, X, np.float64(Y > 1))
+        lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[largest]), X, np.float64(Y > 1)
     ),
-    "layers that are computed again, twice": apart(
-        lambda: compiled(net(Nested()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))
-    ),
+    "layers that are computed again, twice": apart(lambda: compiled(net(Nested()), root)),
     "a step that XLA compiles": apart(lambda: compiled(Jitted())),
-    "a layer that is traced on its own, fitted twice": apart(lambda: compiled(net(Function())), twice),
+    "a layer that is traced on its own, fitted twice": apart(lambda: compiled(net(Function())), fit=twice),
 }))
 """
 NAMES = re.findall(r'^    "(.+?)": ', PROGRAM, re.MULTILINE)

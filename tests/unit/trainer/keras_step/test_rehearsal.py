@@ -10,34 +10,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from trainer.keras_step import additive
+from tests.oracle.parts import Adding, Gated, Measuring, Mixing
 from trainer.network import all_reduce
-from trainer.keras_step import rehearsal
-from trainer.keras_step import whole_batch
+from trainer.keras_step import additive, rehearsal, whole_batch
 
 def by_pairs(y, output):
     # A value for each row, which depends on all rows.
     near = ops.matmul(output, ops.transpose(y))
     return ops.logsumexp(near, axis=-1) - ops.diagonal(near)
 
-class Adding(keras.layers.Layer):
-    def call(self, x):
-        self.add_loss(0.1 * ops.sum(ops.square(x)))
-        return x
-
-class Common(keras.layers.Layer):
-    def call(self, x):
-        return x + ops.mean(ops.square(x), axis=0, keepdims=True)
-
 class BelowZero(keras.layers.Layer):
     def call(self, x):
         return x + ops.mean(ops.relu(-x), axis=0, keepdims=True)
-
-class Gated(keras.layers.Layer):
-    def build(self, shape):
-        self.gate = self.add_weight(shape=(), initializer="zeros")
-    def call(self, x):
-        return x + self.gate * ops.mean(x, axis=0, keepdims=True)
 
 class Filling(keras.layers.Layer):
     def call(self, x):
@@ -70,15 +54,6 @@ class Counting(keras.layers.Layer):
         self.seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
         return x
 
-class Measuring(keras.layers.Layer):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.size = keras.metrics.Sum()
-
-    def call(self, x):
-        self.size.update_state(x)
-        return x
-
 class Two:
     member = rehearsal.Threads(2).members[0]
     def gather(self, row):
@@ -101,7 +76,7 @@ def adds_up(loss, *metrics):
     MADE_UP.rehearse(model.train_step, whole_batch.Layout())
     return MADE_UP.adds_up(additive.Additive(model, model.train_step, whole_batch.Layout()))
 
-unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
+unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Mixing(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
 unseeded.compile("sgd", "mse")
 MADE_UP.rehearse(unseeded.train_step, unseeded_sees)
 found = {
@@ -142,7 +117,7 @@ agreement = rehearsal.Placements(elastic, Two(), warnings.append)
 IMAGES = tf.TensorSpec([None, 4, 4, 3])
 agreement.adds_up(additive.Additive(elastic, elastic.train_step, agreement.layout), (IMAGES, IMAGES))
 found["elastic"] = warnings
-found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
+found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Mixing(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
 def steep():
@@ -176,13 +151,9 @@ def actual():
     return forked.answer(SCRIPT)
 
 
-def test_a_sum_over_rows_adds_up(actual):
-    assert actual["mean"]
-
-
-@pytest.mark.parametrize("loss", ["pairs", "one number"])
-def test_what_is_more_than_a_sum_does_not(actual, loss):
-    assert not actual[loss]
+@pytest.mark.parametrize(("loss", "adds_up"), [("mean", True), ("pairs", False), ("one number", False)])
+def test_what_is_more_than_a_sum_does_not(actual, loss, adds_up):
+    assert actual[loss] is adds_up
 
 
 def test_a_layer_that_adds_a_loss_sees_all(actual):
@@ -190,36 +161,30 @@ def test_a_layer_that_adds_a_loss_sees_all(actual):
     assert actual["adding"] == "adding adds a loss"
 
 
-def test_keras_layer_that_mixes_rows_sees_all(actual):
-    assert actual["mixing"] == ["mixing"]
-    assert not actual["differing"]
-
-
 @pytest.mark.parametrize(
-    ("numbers", "layer"),
+    ("program", "layers"),
     [
-        ("bytes", "common"),
-        ("hardly", "hardly"),
-        ("signed", "below_zero"),
-        ("logarithms", "logarithm"),
-        ("gated", "gated"),
-        ("missing", "filling"),
-        ("rounded", "softmax"),
+        ("mixing", ["mixing"]),
+        ("bytes", ["common"]),
+        ("hardly", ["hardly"]),
+        ("signed", ["below_zero"]),
+        ("logarithms", ["logarithm"]),
+        ("gated", ["gated"]),
+        ("missing", ["filling"]),
+        ("rounded", ["softmax"]),
+        ("equal rows", ["cutting"]),
+        ("lossless", ["adding"]),
+        ("unseeded", ["common"]),
+        ("deep", []),
     ],
 )
-def test_mixing_shows_in_some_range(actual, numbers, layer):
-    """What rows have in common may be too small between 0 and 1, or 0."""
-    assert actual[numbers] == [layer]
+def test_mixing_shows_in_some_range(actual, program, layers):
+    """What rows have in common may be too small between 0 and 1, or 0; made-up rows may become equal; no loss or seed is needed.
 
-
-def test_rounding_that_is_magnified_is_no_mixing(actual):
-    """As that of many layers with batch normalisation: a sum of parts is rounded otherwise."""
-    assert actual["deep"] == []
-
-
-def test_permuting_layer_sees_all_of_equal_rows(actual):
-    """Whatever is before it may make the made-up rows equal."""
-    assert actual["equal rows"] == ["cutting"]
+    Rounding that many layers magnify is no mixing: a sum of parts is rounded otherwise.
+    """
+    assert actual[program] == layers
+    assert not actual["differing"]
 
 
 def test_first_image_of_unknown_batch_is_told(actual):
@@ -227,20 +192,10 @@ def test_first_image_of_unknown_batch_is_told(actual):
     assert any(warning.startswith("elastic gives every row the first image") for warning in actual["elastic"])
 
 
-def test_added_losses_may_be_the_only_ones(actual):
-    """The trial of a layer leaves the losses that it has added to the step."""
-    assert actual["lossless"] == ["adding"]
-
-
 def test_layers_that_count_see_all(actual):
     """In a variable of TensorFlow's own, and in a metric."""
     assert sorted(actual["counts"]) == ["counting", "measuring"]
     assert actual["counted"] == 0
-
-
-def test_a_script_needs_no_seed(actual):
-    """Until one is set, TensorFlow's context has no generator."""
-    assert actual["unseeded"] == ["common"]
 
 
 def test_weights_that_gradients_replace_add_up_nowhere(actual):

@@ -1,7 +1,6 @@
 """A worker that Slurm starts: its node_paths, its files, what it gives back."""
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -84,35 +83,14 @@ def test_names_of_no_address_are_refused():
     assert "self does not resolve (Name or service not known)" in refused(slurm.tf_config, allocation, 1, unknown)
 
 
-def test_a_port_that_is_taken_is_refused():
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        message = refused(slurm._check_port, port)
-        assert message.startswith(f"port {port}: Address already in use; ")
-        assert f"(pid {os.getpid()}, user " in message
-        assert message.endswith(" has it on this node. Fix: end that, or -e slurm_port=N")
-    slurm._check_port(port)
-
-
 @pytest.fixture
-def node_paths(tmp_path):
+def node_paths(tmp_path, port):
     job = tmp_path / "shared" / "run1"
     job.mkdir(parents=True)
     (job / "config.yml").write_text(CONFIG)
     (job / "run.json").write_text('{"id": "this", "workers": 1}')
-    made = slurm.NodePaths(
-        job,
-        tmp_path / "root",
-        Published(tmp_path / "packs", "f" * 64),
-        hashlib.sha256(CONFIG.encode()).hexdigest(),
-        tmp_path / "caches",
-        12345,
-        1,
-        0,
-        300.0,
-    )
+    published, sha256 = Published(tmp_path / "packs", "f" * 64), hashlib.sha256(CONFIG.encode()).hexdigest()
+    made = slurm.NodePaths(job, tmp_path / "root", published, sha256, tmp_path / "caches", port, 1, 0, 300.0)
     (made.run / "workers" / "alpha").mkdir(parents=True)
     (made.run / "run.json").write_text('{"id": "this", "workers": 1}')
     return made
@@ -121,6 +99,34 @@ def node_paths(tmp_path):
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """This process is the only task of a job."""
+    monkeypatch.setattr(slurm, "_allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
+    monkeypatch.setattr(slurm, "tf_config", lambda allocation, port: {"task": {"index": allocation.rank}})
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def starts(alone, monkeypatch):
+    """Makes a Python program the worker of this process."""
+
+    def make(program, *arguments):
+        monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", program, *map(str, arguments)])
+
+    return make
+
+
+def ended(node_paths):
+    return json.loads((node_paths.job / "workers" / "alpha" / "exit.json").read_text())
+
+
+def log(node_paths):
+    return (node_paths.job / "workers" / "alpha" / "worker.log").read_text()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -150,15 +156,14 @@ def test_earlier_jobs_records_are_put_aside(node_paths):
 
 
 @pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', '{"id": ""}', None])
-def test_older_run_of_that_name_is_put_aside(there, node_paths, alone, monkeypatch):
+def test_older_run_of_that_name_is_put_aside(there, node_paths, starts):
     """What an older run of that name left on a node is put aside."""
     (node_paths.run / "run.json").unlink()
     if there:
         write(node_paths.run / "run.json", there)
     write(node_paths.run / "state" / "step-000000900.npz", "older run's")
     write(node_paths.run.with_name(f"{node_paths.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
-    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", ""])
+    starts("")
     assert slurm.main(node_paths) == 0
     assert not (node_paths.run / "state").exists()
     aside = node_paths.run.with_name(f"{node_paths.run.name}.before-2")
@@ -177,17 +182,23 @@ def test_what_this_run_left_stays(name, there, node_paths):
     assert node_paths.run.is_dir()
 
 
-def test_nothing_is_put_aside_beside_a_live_run(node_paths, alone):
-    """Nothing is put aside while another run may be alive in it."""
-    write(node_paths.run / "run.json", '{"id": "another"}')
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        assert slurm.main(dataclasses.replace(node_paths, port=taken.getsockname()[1])) == 1
+@pytest.mark.parametrize("another", [True, False])
+def test_nothing_is_put_aside_beside_a_live_run(node_paths, alone, another):
+    """Another run may be alive in it, or another program has the port: the log says why the task can't begin, and its end is given back."""
+    if another:
+        write(node_paths.run / "run.json", '{"id": "another"}')
+    with socket.create_server(("", node_paths.port)):
+        assert slurm.main(node_paths) == 1
     assert [path.name for path in node_paths.root.glob("runs/*")] == [node_paths.run.name]
-    assert not (node_paths.run / "workers" / "alpha" / "exit.json").exists()
-    assert (ended(node_paths)["exit_code"], ended(node_paths)["job"]) == (1, "31")
-    assert "has it on this node. Fix: end that, or -e slurm_port=N" in log(node_paths)
+    assert (node_paths.run / "workers" / "alpha" / "exit.json").exists() is not another
+    expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
+    assert {key: ended(node_paths)[key] for key in expected} == expected
+    assert ended(node_paths)["started_at"] <= ended(node_paths)["ended_at"]
+    *header, line = log(node_paths).splitlines()
+    assert [one.startswith("=== launch 31.2, ") for one in header] == ([] if another else [True])
+    assert line.startswith(f"error: port {node_paths.port}: Address already in use; ")
+    assert f"(pid {os.getpid()}, user " in line
+    assert line.endswith(" has it on this node. Fix: end that, or -e slurm_port=N")
 
 
 def test_changed_configuration_of_a_job_is_not_trained(node_paths, alone):
@@ -266,39 +277,6 @@ def test_unkept_snapshots_leave_the_shared_folder(node_paths):
     assert [path.name for path in (node_paths.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    monkeypatch.setattr(slurm, "_allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
-    monkeypatch.setattr(slurm, "tf_config", lambda allocation, port: {"task": {"index": allocation.rank}})
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def ended(node_paths):
-    return json.loads((node_paths.job / "workers" / "alpha" / "exit.json").read_text())
-
-
-def log(node_paths):
-    return (node_paths.job / "workers" / "alpha" / "worker.log").read_text()
-
-
-def test_task_that_cant_begin_says_why(node_paths, alone, monkeypatch):
-    """A task that can't begin says why in its log and how it ended."""
-
-    def taken(port):
-        raise ClusterError(f"port {port} is taken")
-
-    monkeypatch.setattr(slurm, "_check_port", taken)
-    assert slurm.main(node_paths) == 1
-    expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
-    assert {key: ended(node_paths)[key] for key in expected} == expected
-    assert ended(node_paths)["started_at"] <= ended(node_paths)["ended_at"]
-    header, line = log(node_paths).splitlines()
-    assert header.startswith("=== launch 31.2, ")
-    assert line == "error: port 12345 is taken"
-
-
 @pytest.mark.parametrize(
     ("script", "code"),
     [
@@ -307,10 +285,9 @@ def test_task_that_cant_begin_says_why(node_paths, alone, monkeypatch):
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
     ],
 )
-def test_workers_end_is_always_given_back(script, code, node_paths, alone, monkeypatch):
+def test_workers_end_is_always_given_back(script, code, node_paths, starts):
     """Whatever becomes of the worker its end is given back."""
-    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
+    starts(script)
     assert slurm.main(node_paths) == code
     assert ended(node_paths)["exit_code"] == code
     assert json.loads((node_paths.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
@@ -328,10 +305,8 @@ def test_what_nobody_foresaw_leaves_an_end_too(node_paths, alone, monkeypatch):
     assert ended(node_paths)["exit_code"] == 1
 
 
-def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
-    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
-    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
+def test_a_wish_to_end_is_passed_on(node_paths, starts):
+    starts("import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()")
     written = node_paths.run / "workers" / "alpha" / "worker.log"
 
     def tell():
@@ -376,7 +351,7 @@ while not pathlib.Path(sys.argv[1], 'seen').exists():
     ("script", "theirs", "step", "mine"),
     [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
 )
-def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_paths, alone, monkeypatch):
+def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_paths, starts, monkeypatch):
     """Who trains is not. A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
     own = node_paths.run / "workers" / "alpha"
     write(own / "job", "31")
@@ -395,12 +370,7 @@ def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_pat
 
     monkeypatch.setattr(slurm, "EVERY_S", 0.01)
     monkeypatch.setattr(slurm, "_copy", look)
-    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
-    monkeypatch.setattr(
-        slurm,
-        "worker",
-        lambda node_paths, allocation: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
-    )
+    starts(script, own, beta / "soon", beta / "exit.json")
     assert slurm.main(node_paths) == mine
     told_text = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(node_paths)
     assert told_text == (script == WAITS)
@@ -498,35 +468,21 @@ class Followed(slurm_run.ActionModule):
 
 
 SUBMITTED = ["submit", "record 30", "follow 30 is submitted", "collect 30"]
+JOBS = {
+    "told": ({"job": "7", "told": True}, "", '"job": "7"', 0, 100, SUBMITTED),
+    "queued by hand": ({"job": "7", "told": True}, "9\n", "", 0, 50, ["record 9", "follow 9 is in the queue already", "collect 9"]),
+    "queued": ({"job": "7"}, "7\n", "", 0, 50, ["follow 7 is in the queue already", "collect 7"]),
+    "failed": ({"job": "7"}, "", "", 1, 50, ["collect 7"]),
+    "done": ({"job": "7"}, "", "", 0, 100, ["collect 7"]),
+    "stopped": ({"job": "7"}, "", "", 42, 50, ["collect 7", *SUBMITTED]),
+    "untold": ({"job": "7"}, "", '"job": "7"', 1, 50, ["collect 7"]),
+    "untold, and by hand": ({"job": "7"}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
+    "failed by hand": ({"job": "7", "told": True}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
+    "stopped by hand": ({"job": "7", "told": True}, "", '"job": "8"', 42, 50, ["record 8", "collect 8", *SUBMITTED]),
+}
 
 
-@pytest.mark.parametrize(
-    ("job", "queue", "ends", "ended", "steps", "did"),
-    [
-        ({"job": "7", "told": True}, "", '"job": "7"', 0, 100, SUBMITTED),
-        ({"job": "7", "told": True}, "9\n", "", 0, 50, ["record 9", "follow 9 is in the queue already", "collect 9"]),
-        ({"job": "7"}, "7\n", "", 0, 50, ["follow 7 is in the queue already", "collect 7"]),
-        ({"job": "7"}, "", "", 1, 50, ["collect 7"]),
-        ({"job": "7"}, "", "", 0, 100, ["collect 7"]),
-        ({"job": "7"}, "", "", 42, 50, ["collect 7", *SUBMITTED]),
-        ({"job": "7"}, "", '"job": "7"', 1, 50, ["collect 7"]),
-        ({"job": "7"}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
-        ({"job": "7", "told": True}, "", '"job": "8"', 1, 50, ["record 8", "collect 8"]),
-        ({"job": "7", "told": True}, "", '"job": "8"', 42, 50, ["record 8", "collect 8", *SUBMITTED]),
-    ],
-    ids=[
-        "told",
-        "queued by hand",
-        "queued",
-        "failed",
-        "done",
-        "stopped",
-        "untold",
-        "untold, and by hand",
-        "failed by hand",
-        "stopped by hand",
-    ],
-)
+@pytest.mark.parametrize(("job", "queue", "ends", "ended", "steps", "did"), JOBS.values(), ids=JOBS)
 def test_finished_job_is_fetched_before_another(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
     """What a job came to is fetched before another is submitted."""
     monkeypatch.setattr(ActionBase, "run", lambda *_: {})

@@ -11,11 +11,10 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.project import await_until
-from trainer.common.errors import RESTART, ClusterError, LockstepError, PeerLost
+from trainer.common.errors import LockstepError
 from trainer.launch import user_script
 from trainer.launch.user_script import Script, _environment, _keep, _unpack, main
 from trainer.network.member import Member, tf_config
@@ -189,27 +188,6 @@ def test_pausing_script_goes_on(script, as_worker, monkeypatch, capfd, workers, 
     assert capfd.readouterr().err == ""
 
 
-def test_error_after_a_loss_says_what_to_do(monkeypatch, capsys):
-    """An error after the loss of a worker ends this one and says what to do."""
-    from trainer.keras_fit import distribute
-
-    codes = []
-    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
-    monkeypatch.setattr(distribute.os, "_exit", codes.append)
-    monkeypatch.setenv("LOCKSTEP_RUN", "mine")
-    connections = SimpleNamespace(lost=None)
-    distribute._end_with(connections)
-    sys.excepthook(ValueError, ValueError("of the script's own"), None)
-    assert (codes, capsys.readouterr().err) == ([], "")
-    connections.lost = PeerLost("rank 1 (10.0.0.2) closed its connection: it ended", 1)
-    sys.excepthook(ValueError, ValueError("of TensorFlow"), None)
-    assert codes == [RESTART]
-    assert capsys.readouterr().err == (
-        "lockstep: rank 1 (10.0.0.2) closed its connection: it ended; this worker ends, too. "
-        "Fix: ansible-playbook train.yml -e run=mine starts all again\n"
-    )
-
-
 def test_outputs_are_kept_and_links_are_not(tmp_path, capsys):
     folder, output = tmp_path / "script", tmp_path / "output"
     (folder / "logs" / "deep").mkdir(parents=True)
@@ -235,25 +213,6 @@ def test_output_through_a_link_is_left_out(tmp_path, capsys, name):
     assert not output.exists()
     link = "out" if name.startswith("out") else name
     assert capsys.readouterr().out == f"outputs={name}: {link} is a link, which is not followed\n"
-
-
-def test_peers_need_what_the_launch_gives_them():
-    from trainer.keras_fit.distribute import Peers
-
-    assert Peers.from_environment({}) is None
-    assert Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS[:1], 0))}) is None
-    with pytest.raises(ClusterError, match="LOCKSTEP_PEERS and LOCKSTEP_SECRET is not set"):
-        Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS, 0))})
-
-
-def test_whole_numbers_are_summed_exactly():
-    from trainer.keras_fit.distribute import Peers
-
-    others = np.array([[-1, 2**31 - 1, 0]], np.int32)
-    halves = others.view(np.uint16).astype(np.float32).ravel()
-    peers = Peers(Member(0, ENDPOINTS), SimpleNamespace(all_reduce=lambda arrays: [array + halves for array in arrays]))
-    mine = np.array([[1, -(2**31), 7]], np.int32)
-    assert peers.sum(mine).tolist() == (mine + others).tolist()
 
 
 STARTUP = """

@@ -9,7 +9,6 @@ import pytest
 
 from control.common import model_options
 from tests.unit import forked
-from trainer import models
 from trainer.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -27,7 +26,6 @@ CASES = {
     "resnet_cifar upstream": ({"name": "resnet_cifar", "layers": 44}, (32, 32, 3), 11),
     "resnet_cifar 20": ({"name": "resnet_cifar", "layers": 20, "weight_decay": 0.0}, (32, 32, 3), 10),
     "resnet_cifar 9": ({"name": "resnet_cifar", "layers": 9}, (32, 32, 3), 10),
-    "resnet_cifar 2": ({"name": "resnet_cifar", "layers": 2}, (32, 32, 3), 10),
     "resnet_cifar at 30x30": ({"name": "resnet_cifar"}, (30, 30, 3), 10),
     "resnet_cifar growing": ({"name": "resnet_cifar", "weight_decay": -1.0}, (32, 32, 3), 10),
     "resnet_small": ({"name": "resnet_small"}, (32, 32, 3), 10),
@@ -90,36 +88,32 @@ def test_parameters_that_train_and_all(case, trainable, fixed, built):
 
 
 @pytest.mark.parametrize(
-    ("case", "convolutions"), [("resnet_cifar", 43), ("resnet_cifar 20", 19), ("resnet_small", 25 + 4), ("cnn", 3), ("fashion_cnn", 2)]
+    ("case", "counts", "penalties"),
+    [
+        ("resnet_cifar", {"Conv2D": 43, "Dense": 1, "AveragePooling2D": 2, "Add": 21}, [1e-4]),
+        ("resnet_cifar 20", {"Conv2D": 19, "Dense": 1}, []),
+        ("resnet_small", {"Conv2D": 25 + 4, "Dense": 1}, [5e-5]),
+        ("cnn", {"Conv2D": 3, "Dense": 2}, []),
+        ("fashion_cnn", {"Conv2D": 2, "Dense": 3, "Activation": 0}, []),
+    ],
 )
-def test_layers_are_those_of_the_course(case, convolutions, built):
+def test_layers_are_those_of_the_course(case, counts, penalties, built):
     """resnet_small's 26 layers are counted without the convolutions of its four shortcuts."""
-    layers = built[case]["layers"]
-    assert layers.count("Conv2D") == convolutions
-    assert layers.count("Dense") == {"cnn": 2, "fashion_cnn": 3}.get(case, 1)
+    assert {name: built[case]["layers"].count(name) for name in counts} == counts
+    assert built[case]["penalties"] == pytest.approx(penalties)
 
 
-def test_shortcuts_of_resnet_cifar_have_no_parameters(built):
-    layers = built["resnet_cifar"]["layers"]
-    assert (layers.count("AveragePooling2D"), layers.count("Add"), layers.count("Conv2D")) == (2, 21, 43)
-
-
-def test_fashion_cnn_has_no_activation_between_dense_layers(built):
-    assert built["fashion_cnn"]["layers"][-5:] == ["Flatten", "Dense", "Dropout", "Dense", "Dense"]
-
-
-def test_penalties_and_normalisation_are_those_of_the_course(built):
-    assert built["resnet_cifar"]["penalties"] == [pytest.approx(1e-4)]
+def test_order_of_layers_is_that_of_the_course(built):
     assert built["resnet_cifar"]["norms"] == [[0.997, 1e-5]]
-    assert built["resnet_cifar 20"]["penalties"] == []
-    assert built["resnet_small"]["penalties"] == [pytest.approx(5e-5)]
+    assert built["fashion_cnn"]["layers"][-5:] == ["Flatten", "Dense", "Dropout", "Dense", "Dense"]
+    stages = [name for name in built["deep"]["layers"] if name in ("Conv2D", "MaxPooling2D")]
+    assert stages == ["Conv2D", "Conv2D", "MaxPooling2D"] * 3
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
         ("resnet_cifar 9", "model.layers: 9 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
-        ("resnet_cifar 2", "model.layers: 2 is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: 8)"),
         ("resnet_cifar at 30x30", "data.image_size: 30x30 is not allowed; resnet_cifar halves the image twice"),
         ("resnet_cifar growing", "model.weight_decay: -1.0 is not allowed; it must be at least 0"),
         ("cnn too small", "data.image_size: 7x8 is not allowed; cnn needs sides of at least 8"),
@@ -139,21 +133,6 @@ def test_what_a_model_cant_be_is_refused(case, message, built):
 def test_output_is_one_logit_for_each_class(case, classes, built):
     assert built[case]["output"] == [None, classes]
     assert built[case]["layers"][-1] == "Dense"
-
-
-def test_deep_cnn_has_three_stages(built):
-    """Deep cnn is three stages of two convolutions and a pooling."""
-    stages = [name for name in built["deep"]["layers"] if name in ("Conv2D", "MaxPooling2D")]
-    assert stages == ["Conv2D", "Conv2D", "MaxPooling2D"] * 3
-
-
-def test_models_are_registered():
-    assert ", ".join(sorted(models.MODELS)) == ALL
-
-
-def test_options_have_defaults_and_can_be_set():
-    assert model_options.options_of({"name": "deep_cnn"}) == {"filters": 32, "stages": 3}
-    assert model_options.options_of({"name": "deep_cnn", "stages": 2}) == {"filters": 32, "stages": 2}
 
 
 @pytest.mark.parametrize(
@@ -184,14 +163,11 @@ def test_wrong_options_are_refused(section, message):
 
 
 def test_every_option_is_written_out():
+    assert model_options.section_of({"name": "deep_cnn"}) == {"name": "deep_cnn", "filters": 32, "stages": 3}
     assert model_options.section_of({"name": "deep_cnn", "stages": 2}) == {"name": "deep_cnn", "filters": 32, "stages": 2}
     assert model_options.section_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
-    assert model_options.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
-
-
-def test_numbers_in_scientific_form_are_numbers():
-    assert model_options.options_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
     assert model_options.options_of({"name": "resnet_cifar", "weight_decay": 0})["weight_decay"] == 0.0
+    assert model_options.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
 
 
 def test_options_are_checked_without_keras():

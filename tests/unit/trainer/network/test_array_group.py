@@ -33,11 +33,6 @@ def test_one_other_worker_sends_what_one_lacks(rank):
     assert sums == 2
 
 
-def test_the_chiefs_are_those_of_rank_0():
-    results = together(lambda worker, own: worker.from_chief(own), workers(2), [OTHER, MINE])
-    assert [digest(values) for values in results] == [digest(OTHER)] * 2
-
-
 def test_texts_of_all_and_of_one():
     texts = ["", "Käse", "x" * 300]
     assert together(lambda worker, own: worker.texts(own), workers(3), texts) == [texts] * 3

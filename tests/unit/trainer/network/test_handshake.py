@@ -1,5 +1,6 @@
 """Workers find each other whatever strangers do at their ports: real sockets, each worker a thread."""
 
+import asyncio
 import contextlib
 import functools
 import queue
@@ -277,3 +278,22 @@ def test_a_worker_with_another_secret_does_not_get_in(clock):
     for rank, error in enumerate(both):
         assert isinstance(error, ClusterError)
         assert f"rank {rank}: no connection within 20 s with rank {1 - rank}" in str(error)
+
+
+def test_a_flood_drops_the_flooding_hosts_oldest_caller():
+    """When more strangers call at once than a listener can hear."""
+
+    async def dropped():
+        listener = handshake._Listener(0, None, b"", [1], {})
+        addresses = ["10.0.0.2", "10.0.0.9", "10.0.0.9", "10.0.0.3", "10.0.0.9"]
+        callers = [asyncio.ensure_future(asyncio.Event().wait()) for _ in addresses]
+        listener._pending.update(zip(callers, addresses, strict=True))
+        listener._drop_one()
+        await asyncio.sleep(0)
+        gone = [number for number, caller in enumerate(callers) if caller.cancelled()]
+        assert list(listener._pending.values()) == ["10.0.0.2", "10.0.0.9", "10.0.0.3", "10.0.0.9"]
+        for caller in callers:
+            caller.cancel()
+        return gone
+
+    assert asyncio.run(dropped()) == [1]

@@ -44,23 +44,23 @@ def test_bytes_of_every_method():
     assert GradientTraffic(Reduction(rank=4, dtype="float32"), TASK).sent_bytes("powersgd") == 4 * 4 * 28800 + (4 + 4) * 4 * 128 + 4 * 2314
 
 
-@pytest.mark.parametrize("transport", [DIRECT, TENSORFLOW])
-def test_one_worker_sends_nothing(transport):
-    assert _traffic(transport, 1000, 1) == Traffic(0, 0, 0.0)
+SMALL = ONE_HOP // 4
 
 
-def test_a_ring_takes_a_hop_per_message():
-    assert _traffic(TENSORFLOW, 1000, 5) == Traffic(8, 8, pytest.approx(1600))
-
-
-def test_direct_exchange_takes_two_hops_of_ring_bytes():
-    assert _traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
-
-
-@pytest.mark.parametrize(("size", "hops"), [(ONE_HOP // 4, 1), (ONE_HOP // 4 + 1, 2)])
-def test_what_is_small_goes_whole_to_all(size, hops):
-    assert _traffic(DIRECT, size, 5).hops == hops
-    assert _traffic(DIRECT, ONE_HOP // 4, 5) == Traffic(1, 4, ONE_HOP)
+@pytest.mark.parametrize(
+    ("transport", "size", "workers", "hops", "messages", "sent"),
+    [
+        (DIRECT, 1000, 1, 0, 0, 0),
+        (TENSORFLOW, 1000, 1, 0, 0, 0),
+        (TENSORFLOW, 1000, 5, 8, 8, 1600),
+        (DIRECT, 1_000_000, 5, 2, 8, 1_600_000),
+        (DIRECT, SMALL, 5, 1, 4, ONE_HOP),
+        (DIRECT, SMALL + 1, 5, 2, 8, 1.6 * (SMALL + 1)),
+    ],
+    ids=["alone", "alone, by TensorFlow", "a ring", "parts", "small, whole to all", "not small"],
+)
+def test_hops_messages_and_bytes_of_a_sum(transport, size, workers, hops, messages, sent):
+    assert _traffic(transport, size, workers) == Traffic(hops, messages, pytest.approx(sent))
 
 
 @pytest.mark.parametrize("floats", [1000, 4096, 4097, 100_000])

@@ -121,6 +121,14 @@ def test_every_step_is_that_of_paper_in_float64(rank, recycle, threads, monkeypa
             np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
 
 
+def test_after_gradients_of_zero_it_goes_on():
+    methods = make(2)
+    assert not any(np.any(actual) for actual in reduce_on_host(methods, gradients_of(0, 2, 0.0)))
+    gradients = gradients_of(0, 2)
+    whole = gradients[0][2] + gradients[1][2]
+    assert np.linalg.norm(whole - reduce_on_host(methods, gradients)[2]) < 0.99 * np.linalg.norm(whole)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block", [2**17, 40 * 7])
 def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
@@ -139,23 +147,6 @@ def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
             np.testing.assert_allclose(actual, one, atol=1e-4 * np.abs(one).max())
     for actual, one in zip(factored[1].memory, whole[1].memory, strict=True):
         np.testing.assert_allclose(actual.numpy(), one.numpy(), atol=2e-4 * np.abs(one.numpy()).max())
-
-
-def test_of_full_rank_it_is_the_sum():
-    shapes = [(200, 12), (7,)]
-    methods = [powersgd_host.make_method(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
-    assert not methods[0].low_rank
-    methods = [
-        powersgd_host.HostPowerSGD({0: FactorSizes.of_matrix(200, 12, config(12))}, config(12), Setting(2)).method() for _ in range(2)
-    ]
-    random = np.random.default_rng(0)
-    for _ in range(5):
-        hands = [[random.standard_normal((200, 12)).astype(np.float32)] for _ in range(2)]
-        whole = hands[0][0].astype(np.float64) + hands[1][0]
-        for number in range(3):
-            stayed, sent = zip(*(method.computations[number](hand) for method, hand in zip(methods, hands, strict=True)), strict=True)
-            hands = [[*kept, *(sums(sent, 2) if sent[0] else [])] for kept in stayed]
-        np.testing.assert_allclose(hands[0][0].T.astype(np.float64) @ hands[0][-1], whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -188,29 +179,6 @@ def _left(method, place):
     """What a worker has not sent: its error, without the product that is still in it."""
     error, left, right, _ = (array.array.astype(np.float64) for array in method.memory[4 * place : 4 * place + 4])
     return error - left.T @ right
-
-
-def test_uneven_parts_of_the_mean_are_summed():
-    """Uneven parts of the mean are summed as they are.
-
-    A worker with three times the images has three times the weight in its part of the mean already.
-    """
-    methods, reference = make(2), Reference(2, 7, 3)
-    for step in range(5):
-        large, small = gradients_of(step, 1, 0.75)[0], gradients_of(step + 100, 1, 0.25)[0]
-        for actual, expected in zip(reduce_on_host(methods, [large, small]), reference.reduce([large, small]), strict=True):
-            np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
-
-
-def test_after_gradients_of_zero_it_goes_on():
-    methods = make(2)
-    nothing = [[np.zeros(shape, np.float32) for shape in SHAPES]] * 2
-    for actual in reduce_on_host(methods, nothing):
-        assert not np.any(actual)
-    gradients = gradients_of(0, 2)
-    actual = reduce_on_host(methods, gradients)
-    whole = gradients[0][2] + gradients[1][2]
-    assert np.linalg.norm(whole - actual[2]) < 0.99 * np.linalg.norm(whole)
 
 
 def test_restored_memory_goes_on_bit_for_bit():
@@ -298,16 +266,6 @@ def test_factor_in_span_of_others_becomes_zero():
     np.testing.assert_allclose(np.linalg.norm(left[[0, 3]], axis=1), 1, atol=1e-6)
 
 
-def test_rows_that_are_orthonormal_already_stay():
-    random = np.random.default_rng(0)
-    left = random.standard_normal((5, 800)).astype(np.float32)
-    kernels.orthonormalise(left[:3], 0)
-    before = left[:3].copy()
-    kernels.orthonormalise(left, 3)
-    assert left[:3].tobytes() == before.tobytes()
-    np.testing.assert_allclose(left.astype(np.float64) @ left.T, np.eye(5), atol=1e-6)
-
-
 @pytest.mark.parametrize("empty", [0, 3])
 def test_principal_directions_are_those_of_the_singular_values(empty):
     right = np.random.default_rng(0).standard_normal((8, 128)).astype(np.float32) * np.float32(10.0) ** -np.arange(8)[:, None]
@@ -319,15 +277,6 @@ def test_principal_directions_are_those_of_the_singular_values(empty):
     np.testing.assert_allclose(turned, (by @ right).astype(np.float32), atol=1e-6)
     lengths = np.linalg.norm(by @ right, axis=1)
     np.testing.assert_allclose(lengths, np.linalg.svd(right.astype(np.float64), compute_uv=False), atol=1e-7)
-
-
-def test_factors_that_are_turned_give_the_same_product():
-    random = np.random.default_rng(0)
-    left, right = random.standard_normal((5, 1300)).astype(np.float32), random.standard_normal((5, 40)).astype(np.float32)
-    product, by = left.T @ right, kernels.principal(right)
-    kernels.turn(by, left)
-    kernels.turn(by, right)
-    np.testing.assert_allclose(left.T @ right, product, atol=1e-4)
 
 
 def test_recycled_factors_leave_less_behind():
@@ -372,12 +321,6 @@ def test_momentum_is_kerass_formula(low_rank, threads, factors, pull, monkeypatc
     expected = 0.9 * before - 0.1 * product - pull * weights
     np.testing.assert_allclose(velocity, expected, atol=1e-5)
     np.testing.assert_allclose(updated, weights - 0.01 * weights + expected, atol=1e-5)
-
-
-def test_rows_are_cut_into_parts_that_cover_them():
-    assert RowPool(3).parts(10, 10) == [(0, 10)]
-    assert RowPool(3).parts(1000, 100) == [(0, 333), (333, 666), (666, 1000)]
-    assert RowPool(1).parts(1000, 100) == [(0, 1000)]
 
 
 OPS = """

@@ -7,37 +7,12 @@ import pytest
 from trainer.common.plain_values import from_plain, to_plain
 from trainer.rundir.launch_record import Host, LaunchRecord
 
-HOST = {
-    "rank": 0,
-    "name": "node1",
-    "address": "10.0.0.1",
-    "port": 12345,
-    "direct_port": 13345,
-    "environment": {"A": "1"},
-    "threads": 2,
-    "python": "3.12.3",
-    "packages": {"tensorflow": "2.19"},
-    "cores": 2,
-    "root": "/srv",
-    "silence": 45.0,
-    "tf_config": {"cluster": {"worker": ["10.0.0.1:12345"]}, "task": {"type": "worker", "index": 0}},
-}
-RECORD = {
-    "run": "one",
-    "id": "0123456789abcdef",
-    "entered_at": None,
-    "launched_at": 1.5,
-    "created_at": "2026-11-30T15:00:00+00:00",
-    "revision": None,
-    "dataset": {"name": "digits", "classes": ["0"], "digest": "d"},
-    "code": "trainer-1.zip",
-    "code_sha256": "s",
-    "counts": {"workers": 1},
-    "parameters": {"total": 9, "trainable": 9},
-    "compiled": None,
-    "kept": {},
-    "hosts": [HOST],
-}
+TF_CONFIG = {"cluster": {"worker": ["10.0.0.1:12345"]}, "task": {"type": "worker", "index": 0}}
+HOST = {"rank": 0, "name": "node1", "address": "10.0.0.1", "port": 12345, "direct_port": 13345, "root": "/srv", "tf_config": TF_CONFIG}
+HOST |= {"environment": {"A": "1"}, "threads": 2, "python": "3.12.3", "packages": {"tensorflow": "2.19"}, "cores": 2, "silence": 45.0}
+RECORD = {"run": "one", "id": "0123456789abcdef", "created_at": "2026-11-30T15:00:00+00:00", "entered_at": None, "launched_at": 1.5}
+RECORD |= {"revision": None, "code": "trainer-1.zip", "code_sha256": "s", "compiled": None, "kept": {}, "counts": {"workers": 1}}
+RECORD |= {"parameters": {"total": 9, "trainable": 9}, "dataset": {"name": "digits", "classes": ["0"], "digest": "d"}, "hosts": [HOST]}
 OPTIONAL = {
     "recovery": {"elastic": False},
     "script": {"main": "main.py"},

@@ -57,23 +57,23 @@ def test_chosen_in_the_order_asked_each_once(asked, epochs, run):
     assert RunFolder(run).choose_epochs(asked) == epochs
 
 
-@pytest.mark.parametrize("word", ["4", "0", "13"])
-def test_unknown_epoch_lists_those_that_exist(word, run):
-    assert refusal(f"1,{word}", run) == f"epoch={word}: run my-run has no such snapshot; there are: 1-3, 7, 12"
+THERE = "; there are: 1-3, 7, 12"
+WORDS = "expected numbers as in 12, 1,12,30 or 2-5, or one of first, best, last, all"
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"),
-    [("lst", " (did you mean last?)"), ("bset", " (did you mean best?)"), ("-1", ""), ("1.5", ""), ("3-1", ""), ("1-", ""), ("", "")],
+    ("asked", "message"),
+    [
+        *((f"1,{epoch}", f"epoch={epoch}: run my-run has no such snapshot{THERE}") for epoch in ("4", "0", "13")),
+        ("2-5", f"epoch=2-5: run my-run has no snapshot of some of these{THERE}"),
+        ("20-999999999", f"epoch=20-999999999: run my-run has no such snapshots{THERE}"),
+        ("lst", f"epoch=lst: {WORDS} (did you mean last?)"),
+        ("bset", f"epoch=bset: {WORDS} (did you mean best?)"),
+        *((word, f"epoch={word}: {WORDS}") for word in ("-1", "1.5", "3-1", "1-", "")),
+    ],
 )
-def test_misspelt_word_names_the_nearest(word, hint, run):
-    assert refusal(word, run) == f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of first, best, last, all{hint}"
-
-
-@pytest.mark.parametrize(("word", "lacks"), [("2-5", "snapshot of some of these"), ("20-999999999", "such snapshots")])
-def test_incomplete_range_lists_those_that_exist(word, lacks, run):
-    """A range of which some are missing lists those that exist."""
-    assert refusal(word, run) == f"epoch={word}: run my-run has no {lacks}; there are: 1-3, 7, 12"
+def test_what_there_is_not_names_what_there_is(asked, message, run):
+    assert refusal(asked, run) == message
 
 
 def test_epoch_best_and_last_is_marked_as_both(run):

@@ -14,7 +14,7 @@ import pytest
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer.checkpoint.states import Progress, States
-from trainer.common.files import full, replacing, shortage, write_text
+from trainer.common.files import full, shortage, write_text
 from trainer.host import sealed_files
 from trainer.rundir.full_disk import OTHER_FIX, DiskFull, Log, Reserve, Saver
 from trainer.rundir.metrics_log import Metrics
@@ -23,16 +23,24 @@ ROOT = Path(__file__).resolve().parents[4]
 MB = 1 << 20
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """A file system of 4 MB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+@contextlib.contextmanager
+def mounted(place, options):
+    """A small file system of its own."""
+    place.mkdir(exist_ok=True)
+    mounting = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode != 0:
         pytest.skip("a small disk needs root")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """4 MB."""
+    with mounted(tmp_path / "disk", "size=4m") as place:
+        yield place
 
 
 def fill(disk, leave=0):
@@ -185,18 +193,6 @@ def test_warning_finds_room_again_and_again(disk):
     assert [kinds.count(kind) for kind in ("phase", "warning", "heartbeat")] == [2000, 20, 1]
 
 
-def test_last_words_have_room(disk):
-    reserve = Reserve(disk / ".part-reserve")
-    fill(disk)
-    with (disk / "worker.log").open("w") as stream:
-        log = Log(stream)
-        print("lost", file=log, flush=True)
-        reserve.release()
-        print("error: the disk is full", file=log, flush=True)
-        write_text(disk / "exit.json", "{}")
-    assert "error: the disk is full" in (disk / "worker.log").read_text()
-
-
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -241,26 +237,14 @@ def test_full_disk_is_reported_and_events_go_on(disk):
     assert not list(disk.rglob(".part-*"))
 
 
-def test_part_is_gone_when_its_disk_was_full(disk):
-    fill(disk)
-    with pytest.raises(OSError, match="No space left"), replacing(disk / "x.npz") as part:
-        np.savez(part, np.zeros(MB))
-    assert [path.name for path in disk.iterdir()] == ["filler"]
-
-
 def test_a_full_disks_words_name_missing_inodes(tmp_path):
     """Small files use them up long before the space, and freeing space would not help."""
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=8", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a small disk needs root")
-    try:
+    with mounted(tmp_path, "size=4m,nr_inodes=8"):
         for number in range(7):
             (tmp_path / str(number)).touch()
         with pytest.raises(OSError, match="No space left") as raised:
             (tmp_path / "one more").touch()
         words = shortage(tmp_path / "state", raised.value, 1000)
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
     assert words == f"{tmp_path}/state: no space left on device for another file (8 inodes, none is free; 4.2 MB free)"
 
 

@@ -5,27 +5,25 @@ import pytest
 
 from trainer.host.host_load import Load
 from trainer.rundir.schemas import PHASES
-from trainer.rundir.straggler import CAUSES, diagnose, own_work, slowest
+from trainer.rundir.straggler import diagnose, own_work, slowest
 
 
 def test_own_work_is_all_but_the_all_reduce():
     assert own_work(dict.fromkeys(PHASES, 2.0) | {"all_reduce": 1000.0}) == 8.0
 
 
-def test_slowest_is_compared_with_median_of_others():
-    name, own, factor = slowest({"a": 60.0, "b": 90.0, "c": 50.0, "d": 80.0})
-    assert (name, own) == ("b", 90.0)
-    assert factor == pytest.approx(90 / 60)
-
-
-@pytest.mark.parametrize("own", [{}, {"a": 60.0}])
-def test_one_host_has_nobody_to_be_slower_than(own):
-    assert slowest(own) is None
-
-
-def test_others_without_any_work():
-    assert slowest({"a": 60.0, "b": 0.0}) == ("a", 60.0, math.inf)
-    assert slowest({"a": 0.0, "b": 0.0})[2] == math.inf
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"a": 60.0, "b": 90.0, "c": 50.0, "d": 80.0}, ("b", 90.0, 1.5)),
+        ({"a": 60.0, "b": 0.0}, ("a", 60.0, math.inf)),
+        ({"a": 0.0, "b": 0.0}, ("a", 0.0, math.inf)),
+        ({"a": 60.0}, None),
+        ({}, None),
+    ],
+)
+def test_slowest_is_compared_with_median_of_others(own, expected):
+    assert slowest(own) == expected
 
 
 # --- causes: loads as measured on hosts with 0.38 CPUs each, in thousandths
@@ -67,11 +65,6 @@ def test_slow_clock_is_one_where_others_are_fast():
     slow = changed(own_us=180_000, clock=600)
     assert diagnose([fast, slow, fast], SENT).cause == "clock"
     assert diagnose([dataclasses.replace(fast, clock=620), slow, dataclasses.replace(fast, clock=620)], SENT).cause == "unknown"
-
-
-@pytest.mark.parametrize("rank", range(5))
-def test_every_rank_may_be_the_slow_one(rank):
-    assert diagnose(loads(changed(own_us=180_000, limit=190), rank), SENT).rank == rank
 
 
 @pytest.mark.parametrize(
@@ -133,7 +126,3 @@ def test_slow_link_is_the_cause_without_own_work(own_us):
 @pytest.mark.parametrize("rows", [[], [EVEN], [EVEN, Load()], [Load(), Load()]])
 def test_nothing_to_compare(rows):
     assert diagnose(rows, SENT) is None
-
-
-def test_every_cause_can_be_found():
-    assert set(CAUSES) == {"memory", "disk", "heat", "steal", "quota", "load", "clock", "link", "unknown"}

@@ -1,4 +1,4 @@
-"""Colours, mixup and label smoothing: what is drawn, and that it follows from seed, step and place alone."""
+"""Crops, shifts, turns, colours, mixup and label smoothing: what is drawn, and that it follows from seed, step and place alone."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,17 @@ def test_smoothed_labels_add_up_to_1():
     assert mixed.min() >= 0.1 - 1e-6
 
 
-@pytest.mark.parametrize("options", [{"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "crop": 1}, {"mixup": 0.2, "flip": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "crop": 1},
+        {"mixup": 0.2, "flip": True},
+        {"crop": 2, "flip": True},
+        {"shift": 0.25},
+        {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]},
+    ],
+    ids=", ".join,
+)
 def test_draws_follow_from_seed_step_and_place_alone(options):
     batch, places = paired() if "mixup" in options else single(), np.arange(5, 9)
     whole, piece = seen(batch, **options), seen(part(batch, places), **options)
@@ -109,3 +119,38 @@ def test_partners_are_augmented_on_their_own():
     ]
     assert not np.array_equal(*drawn)
     assert len({image.tobytes() for image in images}) == 12
+
+
+MANY = np.tile(np.random.default_rng(0).integers(0, 256, (8, 8, 1), dtype=np.uint8), (1, 300, 1, 1, 1))
+"""One image, as often as there are ways to move it and more."""
+
+
+def moved(**options):
+    """What becomes of it: bytes, where pixels only move."""
+    images, _ = seen(full((MANY, np.zeros((1, 300), np.int32))).at(0), **options)
+    assert images.dtype == np.uint8
+    return {image.tobytes() for image in images}
+
+
+def test_crops_are_all_windows_of_both_images():
+    """Of the padded image, and of its mirror image."""
+    padded = [np.pad(image, ((2, 2), (2, 2), (0, 0))) for image in (MANY[0, 0], MANY[0, 0][:, ::-1])]
+    windows = {whole[row : row + 8, column : column + 8].tobytes() for whole in padded for row in range(5) for column in range(5)}
+    assert len(windows) == 50
+    assert moved(crop=2, flip=True) == windows
+
+
+def test_shifts_are_by_whole_pixels_with_border_repeated():
+    rows = [np.clip(np.arange(8) + by, 0, 7) for by in range(-2, 3)]
+    assert moved(shift=0.25) == {MANY[0, 0][down][:, right].tobytes() for down in rows for right in rows}
+
+
+def test_image_turned_about_its_middle_keeps_its_brightness():
+    turned, _ = seen(full((MANY, np.zeros((1, 300), np.int32))).at(0), rotate=180.0)
+    assert turned.dtype == np.float32
+    assert np.abs(turned.mean(axis=(1, 2, 3)) - MANY.mean()).mean() < 15
+
+
+def test_nothing_asked_for_is_nothing_done():
+    assert image_augmentation.make_augmentation(Augment(), 1) is None
+    np.testing.assert_array_equal(seen(single(), scale=[1.0, 1.0])[0], IMAGES[0])

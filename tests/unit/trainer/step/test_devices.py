@@ -5,15 +5,13 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
-from trainer.step import batch_arrays
 import dataclasses, json
 from trainer.worker import process
 process.quiet_tensorflow()
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer.step import build_step
-from trainer.step import worker_step
+from trainer.step import batch_arrays, build_step, worker_step
 from trainer.network.cluster import Cluster
 from trainer.network.member import Member
 from trainer.common.errors import ClusterError
@@ -91,20 +89,12 @@ def actual():
     return forked.answer(SCRIPT)
 
 
-def test_each_device_counts(actual):
-    assert actual["devices"] == [1, 2]
-
-
 @pytest.mark.parametrize(("name", "tolerance"), [("packed", 1e-5), ("half", 1e-3), ("powersgd", 1e-4), ("apart", 1e-5)])
 def test_two_devices_end_with_the_weights_of_one(actual, name, tolerance):
+    """And with its sums, though a batch of one image leaves one device without."""
     assert actual["moved"] > 100 * 1e-5
     assert actual[name]["same"]
     assert actual[name]["far"] < tolerance
-
-
-@pytest.mark.parametrize("name", ["packed", "half", "powersgd", "apart"])
-def test_sums_are_over_both_devices(actual, name):
-    """Sums are over both devices and a batch of one image leaves one without."""
     for mine, theirs in zip(actual["rows"][name], actual["rows"]["alone"], strict=True):
         stop, images, loss, *counts = mine
         assert stop == 2 * theirs[0] == 2
@@ -114,18 +104,21 @@ def test_sums_are_over_both_devices(actual, name):
 
 def test_several_devices_do_not_send_from_processors_memory(actual):
     refused, *fine = actual["connect"]
-    assert fine == ["", ""]
+    assert (actual["devices"], fine) == ([1, 2], ["", ""])
     assert refused == (
         "reduction.transport=direct sends from a processor's memory, and a worker here has GPUs or several devices; "
         "leave it at auto, or set reduction.transport=tensorflow"
     )
-
-
-def test_gpus_that_are_not_there(actual):
     assert actual["gpus"] == (
         "gpus=2: TensorFlow finds 0 on this host. Its Python must have CUDA's libraries (provision.yml installs them where the inventory "
         "says gpus: N), and nvidia-smi there must list as many"
     )
+
+
+def test_what_devices_exchange_keeps_its_shapes(actual):
+    """Where their number is not known: else Keras' losses take y for another shape than the output."""
+    assert actual["shapes"] == [[None, 3], [None, 3]]
+    assert actual["exchanged"] == [[[1.0, 2.0, 3.0]] * 2, [[2.0, 4.0, 6.0]]]
 
 
 def test_each_device_has_a_memory_of_its_own(actual):
@@ -147,9 +140,3 @@ def test_mixed_precision_keeps_weights_in_32_bits(actual):
     assert 0 < mixed["far"] < 0.01
     assert mixed["both"] < 2e-3
     assert mixed["rows"][0][0] == pytest.approx(actual["rows"]["alone"][0][0], rel=0.05)
-
-
-def test_shapes_of_rows_are_kept(actual):
-    """Where their number is not known: else Keras' losses take y for another shape than the output."""
-    assert actual["shapes"] == [[None, 3], [None, 3]]
-    assert actual["exchanged"] == [[[1.0, 2.0, 3.0]] * 2, [[2.0, 4.0, 6.0]]]

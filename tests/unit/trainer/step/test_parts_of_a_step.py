@@ -11,8 +11,8 @@ from keras.src.losses import loss as keras_loss
 from trainer.config.schema import Reduction
 from trainer.keras_step import additive, optimizer, whole_batch
 from trainer.reduction.chain import GraphChain, Stopwatch
-from trainer.reduction.method import Method
-from trainer.reduction.selection import half
+from trainer.reduction.method import Method, Setting
+from trainer.reduction.selection import half, make_method
 from trainer.step import worker_step
 
 
@@ -50,6 +50,10 @@ def test_sixteen_bits_keep_a_gradients_scale(dtype):
     (same, back), _ = widen(sent)
     assert np.array_equal(same, sums)
     assert np.array_equal(back, gradient)
+
+
+def test_a_single_device_reduces_nothing():
+    assert not make_method(Reduction(), [(100, 100)], Setting(1)).computations
 
 
 def test_a_profiled_reduction_sums_over_workers():

@@ -54,6 +54,13 @@ class FakeWorker(FakeProcess):
         self._metrics.heartbeat()
         run.workers[rank, self.generation] = self
 
+    def take_steps(self) -> None:
+        """Two steps, a second each."""
+        for _ in range(2):
+            self._metrics.step += 1
+            self._metrics.heartbeat()
+            self._run.clock.sleep(1.0)
+
     def obey(self, order: int) -> None:
         """End in an orderly way."""
         if order in TOGETHER:
@@ -76,6 +83,22 @@ class FakeWorker(FakeProcess):
             # As TensorFlow, a worker that has not joined yet waits for minutes.
             if not worker._joins:
                 worker.end(75)
+
+
+class FakeStandby:
+    """What becomes a rank's next worker, unless it is gone."""
+
+    def __init__(self, run: "Run", environment: dict[str, str]):
+        self.run, self.rank = run, json.loads(environment["TF_CONFIG"])["task"]["index"]
+        self.gone = self.ended = False
+        self.worker: FakeWorker | None = None
+
+    def become(self, arguments: list[str], environment: dict[str, str]) -> FakeWorker | None:
+        self.worker = None if self.gone else FakeWorker(self.run, self.rank, ["worker", *arguments], environment)
+        return self.worker
+
+    def end(self) -> None:
+        self.ended = True
 
 
 class Run:

@@ -64,12 +64,6 @@ def test_a_stranger_hears_nothing(addresses, clock):
         assert not stranger.present
 
 
-def test_without_a_chief_it_ends_with_its_context(addresses, clock):
-    with Attendance(1, addresses, SECRET, clock) as attendance:
-        assert not attendance.present
-    assert not attendance.is_alive()
-
-
 def post(folder: Path, rank: int, servers=None) -> Post:
     given = [["node1", "node2", "node3"], 3, ENDPOINTS, [("127.0.0.1", 1)] * 3, SECRET, "launch", ["python"], [], [], []]
     return Post(folder, rank, *given, Limits(2, 2), Patience(1.0, 1.0), 1.0, None, servers or {0: "10.0.0.1:12845", 2: "10.0.0.3:12845"})

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from tests.fake_clock import FakeProcess
 from tests.project import await_until
 from trainer.host.process import STACKS
@@ -23,11 +21,6 @@ def begin(tmp_path, code):
 def pretend(tmp_path, clock, process=None):
     """A child on a fake clock."""
     return Child(["worker"], [], {}, tmp_path / "metrics.jsonl", None, clock, lambda *_, **__: process or FakeProcess(clock))
-
-
-@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(75)", 75), ("import os; os.kill(os.getpid(), 9)", 137)])
-def test_exit_codes_are_those_of_a_shell(tmp_path, code, expected):
-    assert begin(tmp_path, code).wait(PATIENT) == expected
 
 
 def test_a_child_without_heartbeats_is_ended(tmp_path, clock):

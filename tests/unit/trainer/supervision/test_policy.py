@@ -25,34 +25,46 @@ def decision(*reports, limits=LIMITS):
     return decide(dict(enumerate(reports)), HOSTS, len(HOSTS), limits)
 
 
-def test_all_start_again_at_once_after_a_kill_and_the_killed_worker_is_named():
-    decided = decision(PEER, KILLED, PEER)
-    assert (decided.generation, decided.wait, decided.fruitless, decided.reached) == (5, 0.0, 0, 310)
-    assert decided.why == "rank 1 (node2) was killed by SIGKILL at step 310"
+FAULTY = changed(KILLED, restarts=10)
+OFTEN = changed(KILLED, in_last_hour=5)
+ENDS = "rank {} ({}) ended with exit code {} at step 310; nothing starts again after that"
+KILL = "rank 1 (node2) was killed by SIGKILL at step 310"
+ONCE_LOST = changed(members=[1, 2])
+DECISIONS = {
+    "all start again at once, and who was killed is named": ([PEER, KILLED, PEER], 5, KILL),
+    "an error would come again": ([PEER, PEER, changed(KILLED, code=FAILED)], 0, ENDS.format(2, "node3", FAILED)),
+    "what is no number would come again": ([PEER, PEER, changed(KILLED, code=DIVERGED)], 0, ENDS.format(2, "node3", DIVERGED)),
+    "a worker was asked to end": ([PEER, PEER, changed(KILLED, code=PREEMPTED)], 0, ENDS.format(2, "node3", PREEMPTED)),
+    "an error that follows from a kill": ([changed(code=FAILED, ago=1.0), changed(KILLED, ago=2.0), PEER], 5, KILL),
+    "asked to end after a kill": ([changed(code=PREEMPTED), changed(KILLED, ago=2.0), PEER], 0, f"{KILL}; a worker was asked to end"),
+    "who ended first is the cause": (
+        [changed(code=137), changed(code=139, ago=9.0), PEER],
+        5,
+        "rank 1 (node2) was killed by SIGSEGV at step 310",
+    ),
+    "of losses at once the first rank": ([PEER, PEER, PEER], 5, "rank 0 (node1) lost another worker at step 310"),
+    "of losses the earliest": ([PEER, changed(ago=5.0), PEER], 5, "rank 1 (node2) lost another worker at step 310"),
+    "a supervisor that returned knows little, the others the rest": (
+        [NOBODY_KNOWS, PEER, PEER],
+        5,
+        "rank 0 (node1) was lost with its supervisor, or its host restarted",
+    ),
+    "max_restarts is reached": ([PEER, FAULTY, PEER], 0, f"{KILL}; recovery.max_restarts=10 is reached"),
+    "max_restarts_per_hour is reached": ([PEER, OFTEN, PEER], 0, f"{KILL}; recovery.max_restarts_per_hour=5 is reached"),
+    "a host does not come back": ([None, KILLED, PEER], 5, f"{KILL}; rank 0 (node1) did not come back"),
+    "a host that was lost before is not named again": ([None, changed(KILLED, members=[1, 2]), ONCE_LOST], 5, KILL),
+    "members that there are not": ([PEER, changed(KILLED, members=[-1, 0, 1, 2, 99]), PEER], 5, KILL),
+}
 
 
-@pytest.mark.parametrize(
-    ("code", "words"), [(FAILED, "ended with exit code 1"), (DIVERGED, "ended with exit code 3"), (PREEMPTED, "ended with exit code 42")]
-)
-def test_what_would_end_in_the_same_way_is_not_started_again(code, words):
-    decided = decision(PEER, PEER, changed(KILLED, code=code))
-    assert decided.generation == 0
-    assert decided.why.startswith(f"rank 2 (node3) {words} at step 310; ")
-
-
-def test_an_error_that_follows_from_a_kill_does_not_end_the_run():
+@pytest.mark.parametrize(("reports", "generation", "why"), DECISIONS.values(), ids=DECISIONS)
+def test_whether_and_why_all_start_again(reports, generation, why):
     """A worker may meet the loss of a peer as an exception of TensorFlow's that nobody foresaw."""
-    assert decision(changed(code=FAILED, ago=1.0), changed(KILLED, ago=2.0), PEER).generation == 5
-
-
-def test_a_worker_that_was_asked_to_end_ends_the_run_whatever_came_first():
-    assert decision(changed(code=PREEMPTED, ago=1.0), changed(KILLED, ago=2.0), PEER).generation == 0
-
-
-def test_who_ended_first_is_the_cause():
-    assert decision(changed(code=137, ago=1.0), changed(code=139, ago=9.0), PEER).why.startswith("rank 1 (node2) was killed by SIGSEGV")
-    assert decision(PEER, PEER).why.startswith("rank 0 (node1) lost another worker")
-    assert decision(PEER, changed(ago=5.0)).why.startswith("rank 1 (node2) lost another worker")
+    there = {rank: report for rank, report in enumerate(reports) if report}
+    decided = decide(there, HOSTS, len(HOSTS), LIMITS)
+    assert (decided.generation, decided.why) == (generation, why)
+    if generation:
+        assert (decided.wait, decided.fruitless, decided.reached, decided.members) == (0.0, 0, 310, list(there))
 
 
 def test_a_run_that_gets_no_further_ends():
@@ -75,40 +87,9 @@ def test_native_code_that_crashes_twice_in_one_place_is_not_started_a_third_time
     assert decision(*first).generation == 5
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({"restarts": 10}, "recovery.max_restarts=10 is reached"), ({"in_last_hour": 5}, "recovery.max_restarts_per_hour=5 is reached")],
-)
-def test_limits(fields, words):
-    decided = decision(PEER, changed(KILLED, **fields), PEER)
-    assert (decided.generation, decided.why) == (0, f"rank 1 (node2) was killed by SIGKILL at step 310; {words}")
-
-
-def test_a_returned_supervisor_knows_little_and_the_others_know_the_rest():
-    decided = decision(NOBODY_KNOWS, PEER, PEER)
-    assert (decided.generation, decided.reached) == (5, 310)
-    assert decided.why == "rank 0 (node1) was lost with its supervisor, or its host restarted"
-
-
 def test_all_decide_the_same_in_whatever_order_the_reports_come():
     reports = {0: PEER, 1: KILLED, 2: changed(code=139, ago=2.0)}
     assert decide(reports, HOSTS, len(HOSTS), LIMITS) == decide(dict(reversed(reports.items())), HOSTS, len(HOSTS), LIMITS)
-
-
-def test_the_others_go_on_without_a_host_that_does_not_come_back():
-    decided = decide({1: PEER, 2: changed(ago=2.0)}, HOSTS, len(HOSTS), LIMITS)
-    assert (decided.generation, decided.members) == (5, [1, 2])
-    assert decided.why == "rank 2 (node3) lost another worker at step 310; rank 0 (node1) did not come back"
-
-
-def test_a_host_that_was_lost_before_is_not_named_again():
-    decided = decide({1: changed(members=[1, 2]), 2: changed(KILLED, members=[1, 2])}, HOSTS, len(HOSTS), LIMITS)
-    assert decided.why == "rank 2 (node3) was killed by SIGKILL at step 310"
-
-
-def test_members_that_there_are_not_are_not_looked_for():
-    decided = decide({rank: changed(members=[-1, 0, 1, 2, 99]) for rank in range(3)}, HOSTS, len(HOSTS), LIMITS)
-    assert decided.why == "rank 0 (node1) lost another worker at step 310"
 
 
 def test_who_returns_is_a_member_again():
@@ -174,10 +155,6 @@ def test_waits_grow_to_a_minute():
 )
 def test_how_a_worker_ended(report, words):
     assert failure(report).words == words
-
-
-def test_reports_travel():
-    assert Report.from_bytes(KILLED.to_bytes()) == KILLED
 
 
 @pytest.mark.parametrize(

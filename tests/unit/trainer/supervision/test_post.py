@@ -34,26 +34,18 @@ def launched(tmp_path):
 
 
 def test_a_supervisor_knows_where_all_workers_listen(launched):
-    post = Post.read(launched(max_restarts=3, max_restarts_per_hour=2), "node1", ["train"])
+    post = Post.read(run := launched(max_restarts=3, max_restarts_per_hour=2), "node1", ["train"])
     assert (post.rank, post.hosts, post.workers) == (1, ["node0", "node1", "node2", "node3"], 3), "the last host is a spare"
     assert list(post.endpoints) == ["10.0.0.0:12345", "10.0.0.1:12345", "[fd00::2]:12345", "10.0.0.3:12345"]
     assert list(post.peers) == [("10.0.0.0", 13345), ("10.0.0.1", 13345), ("fd00::2", 13345), ("10.0.0.3", 13345)]
-    assert (post.limits, post.patience.silence, post.elastic, post.servers) == (Limits(3, 2), 46.0, None, None)
-
-
-def test_a_supervisor_returns_in_its_own_session(launched):
-    post = Post.read(run := launched(), "node1", ["train"])
+    assert (post.limits, post.patience.silence, post.elastic, post.servers, post.standby) == (Limits(3, 2), 46.0, None, None, [])
     assert session_name("my.run", 1, "/srv/1") in post.session
     assert str(run / "workers/node1") in post.session
 
 
-@pytest.mark.parametrize("standby", [True, False])
-def test_process_stands_by_if_it_is_asked_for(standby, launched):
-    assert bool(Post.read(launched(standby=standby), "node1", ["train"]).standby) is standby
-
-
-def test_an_elastic_run_has_its_limits(launched):
-    assert Post.read(launched(elastic=True, elastic_wait=20, min_workers=2), "node1", []).elastic == Elasticity(20.0, 2)
+def test_recovery_is_as_it_was_asked_for(launched):
+    post = Post.read(launched(elastic=True, elastic_wait=20, min_workers=2, standby=True), "node1", ["train"])
+    assert (post.elastic, bool(post.standby)) == (Elasticity(20.0, 2), True)
 
 
 def test_asynchronous_supervisor_knows_who_takes_no_steps(launched):

@@ -1,4 +1,7 @@
-"""Supervisors that meet over real connections, on a fake clock and with fake workers; with real processes: test_supervisor_processes.py."""
+"""Supervisors that meet over real connections, on a fake clock and with fake workers.
+
+With real processes and signals: `tests/contract/test_recovery.py`.
+"""
 
 import asyncio
 import json
@@ -7,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, Run, post
+from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, FakeStandby, Run, post
 from trainer.host.claims import MARK, SUPERVISED
 from trainer.host.process import LET_IN
 from trainer.rundir.phases import Phase
@@ -31,22 +34,26 @@ def begin(tmp_path, clock, monkeypatch):
     return start
 
 
+@pytest.fixture
+def run(begin):
+    """Two workers, and a spare that stands by."""
+    made = begin(workers=2, spares=1, **ELASTIC)
+    made.await_phase(2, Phase.STANDING_BY)
+    return made
+
+
 # --- starting again
 
 
 def test_a_run_without_faults_ends_with_its_workers(begin):
     run = begin()
+    for rank in (0, 1):
+        cluster = {"cluster": {"worker": ["first", "second"]}, "task": {"type": "worker", "index": rank}}
+        assert run.workers[rank, 1].cluster == cluster
     run.all_do(1, SUCCEEDED)
     assert run.ends() == [0, 0]
     assert not any((own / SUPERVISED).exists() for own in run.folders)
     assert run.log(0) == ""
-
-
-def test_every_worker_is_told_its_cluster(begin):
-    run = begin()
-    for rank in (0, 1):
-        cluster = {"cluster": {"worker": ["first", "second"]}, "task": {"type": "worker", "index": rank}}
-        assert run.workers[rank, 1].cluster == cluster
 
 
 def test_a_killed_worker_and_its_peer_start_again(begin):
@@ -77,15 +84,6 @@ def test_a_worker_lost_while_joining_is_not_awaited(lost, begin):
         assert f"rank {lost} ({NAMES[lost]}) was killed by SIGKILL while joining; all workers start again" in run.log(rank)
 
 
-def test_a_failure_while_joining_ends_the_run(begin):
-    run = begin(join=[2])
-    run.kill(1, 1)
-    run.await_generation(2)
-    run.do(1, 2, 1)
-    assert run.ends() == [75, 1]
-    assert "rank 1 (second) ended with exit code 1 while joining; nothing starts again after that" in run.log(0)
-
-
 def test_time_counts_from_the_launch(begin):
     """Also for a later supervisor, of a host that restarted."""
     run = begin()
@@ -110,21 +108,53 @@ def test_the_next_worker_is_prepared_after_first_steps(standby, longest, made, t
     assert len(prepared) == made
 
 
-def test_an_error_for_the_user_ends_all(begin):
-    run = begin()
-    run.do(0, 1, 1)
-    assert run.ends() == [1, 75]
-    assert "error: rank 0 (first) ended with exit code 1 at step 10; nothing starts again after that" in run.log(1)
-    assert (0, 2) not in run.workers
+def test_the_standby_becomes_the_next_worker(begin, clock, monkeypatch):
+    """If it is still there; the others of the run's end are ended."""
+    made = []
+    monkeypatch.setattr(product, "Standby", lambda _, environment: made.append(FakeStandby(run, environment)) or made[-1])
+    run = begin(standby=["program"])
 
+    def stand_by(generation):
+        """What stands by, by rank, once the workers have taken steps."""
+        made.clear()
+        for worker in run.of(generation):
+            worker.take_steps()
+        clock.until(lambda: len(made) == 2, "the next workers")
+        return sorted(made, key=lambda one: one.rank)
 
-def test_the_limit_of_restarts_ends_the_run(begin):
-    run = begin(limits=Limits(1, 5))
-    run.kill(0, 1)
+    first = stand_by(1)
+    run.kill(1, 1)
     run.await_generation(2)
-    run.kill(0, 2)
-    assert run.ends() == [137, 75]
-    assert "recovery.max_restarts=1 is reached" in run.log(1)
+    assert [one.worker for one in first] == [run.workers[rank, 2] for rank in (0, 1)]
+    second = stand_by(2)
+    second[0].gone = True
+    run.kill(1, 2)
+    run.await_generation(3)
+    assert [one.worker for one in second] == [None, run.workers[1, 3]]
+    last = stand_by(3)
+    run.all_do(3, SUCCEEDED)
+    assert run.ends() == [0, 0]
+    assert [one.ended for one in last] == [True, True]
+
+
+FAILED = "error: rank 0 (first) ended with exit code 1 at step 10; "
+
+
+@pytest.mark.parametrize(
+    ("options", "lost", "codes", "why"),
+    [({}, [], [1, 75], FAILED), ({"workers": 3, **ELASTIC}, [2], [1, 75], ""), ({"spares": 1, **ELASTIC}, [], [1, 75, 75], "")],
+    ids=["all there", "with a lost host", "with a spare"],
+)
+def test_an_error_for_the_user_ends_all(begin, options, lost, codes, why):
+    run = begin(**options)
+    if "spares" in options:
+        run.await_phase(2, Phase.STANDING_BY)
+    run.do(0, 1, 1)
+    for rank in lost:
+        run.lose(rank)
+    assert [run.end(rank) for rank in range(len(codes))] == codes
+    assert f"{why}nothing starts again after that" in run.log(len(codes) - 1)
+    assert (0, 2) not in run.workers
 
 
 def test_a_host_that_stays_away_ends_the_run(begin, clock):
@@ -159,34 +189,21 @@ def test_a_failed_worker_tells_others_a_while(begin, clock):
 # --- requests to end
 
 
-def ask(run, rank):
-    (run.folders[rank] / MARK).touch()
-    run.signal(rank, signal.SIGTERM)
-
-
-def test_a_waiting_supervisor_can_be_asked_to_end(begin):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_ends_a_supervisor(begin, waits, number):
+    """With a mark from `stop.yml`; or by somebody at the terminal, for whom it leaves the mark, so that its worker tells the others."""
     run = begin()
-    run.lose(1)
-    run.await_phase(0, Phase.REJOINING)
-    ask(run, 0)
+    if waits:
+        run.lose(1)
+        run.await_phase(0, Phase.REJOINING)
+    if number == signal.SIGTERM:
+        (run.folders[0] / MARK).touch()
+    run.signal(0, number)
     assert run.end(0) == PREEMPTED
+    assert waits or run.workers[0, 1].signals == [number]
     assert not (run.folders[0] / SUPERVISED).exists()
-
-
-def test_a_supervisor_passes_a_request_to_end_on(begin):
-    run = begin()
-    ask(run, 0)
-    assert run.end(0) == PREEMPTED
-    assert run.workers[0, 1].signals == [signal.SIGTERM]
-    assert not (run.folders[0] / SUPERVISED).exists()
-
-
-def test_somebody_at_the_terminal_may_end_it(begin):
-    run = begin()
-    run.signal(0, signal.SIGINT)
-    assert run.end(0) == PREEMPTED
-    assert not (run.folders[0] / SUPERVISED).exists()
-    assert (run.folders[0] / MARK).exists(), "its worker tells the others"
+    assert (run.folders[0] / MARK).exists()
 
 
 def test_a_request_that_came_before_starts_nothing(begin):
@@ -348,22 +365,6 @@ def test_too_few_wait_and_then_end(least, lost, begin):
     assert expected in run.log(1 - lost)
 
 
-def test_the_first_of_two_goes_on_alone(begin):
-    run = begin(**ELASTIC)
-    run.lose(1)
-    run.await_generation(2, [0])
-    run.do(0, 2, SUCCEEDED)
-    assert run.end(0) == 0
-
-
-def test_an_error_ends_all_despite_a_lost_host(begin):
-    run = begin(workers=3, **ELASTIC)
-    run.do(0, 1, 1)
-    run.lose(2)
-    assert [run.end(rank) for rank in (0, 1)] == [1, 75]
-    assert "nothing starts again after that" in run.log(1)
-
-
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_lost_host_that_returns_joins_again(lost, begin):
     run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
@@ -393,9 +394,7 @@ def test_a_host_back_at_the_end_is_told(begin, clock):
 # --- spares
 
 
-def test_a_spare_takes_a_lost_workers_place(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
+def test_a_spare_takes_a_lost_workers_place(run):
     run.lose(1)
     run.await_generation(2, (0, 2))
     assert run.workers[2, 2].cluster == {"cluster": {"worker": ["first", "third"]}, "task": {"type": "worker", "index": 1}}
@@ -406,10 +405,8 @@ def test_a_spare_takes_a_lost_workers_place(begin):
 
 
 @pytest.mark.parametrize(("order", "code"), [(SUCCEEDED, 0), (CANCELLED, PREEMPTED)])
-def test_a_spare_waits_behind_doors_to_the_end(begin, order, code):
+def test_a_spare_waits_behind_doors_to_the_end(run, order, code):
     """Of a run that has lost nobody: it ends with it."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     run.kill(1, 1)
     run.await_generation(2)
     assert run.workers[1, 2].cluster["cluster"] == {"worker": ["first", "second"]}
@@ -432,10 +429,8 @@ def test_a_spare_that_comes_after_a_loss_joins(begin):
     assert run.workers[2, 3].cluster["cluster"] == {"worker": ["first", "third"]}
 
 
-def test_a_worker_joins_after_the_next_fault(begin):
+def test_a_worker_joins_after_the_next_fault(run):
     """One that is back while a spare has its place: whoever meets the first in time trains, the other waits behind a door."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     run.lose(1)
     run.await_generation(2, (0, 2))
     run.begin(1)
@@ -449,14 +444,6 @@ def test_a_worker_joins_after_the_next_fault(begin):
     run.await_visit(3 - other)
     run.all_do(3, SUCCEEDED)
     assert run.ends() == ([0, 0, 0] if other == 1 else [0, 75, 0])
-
-
-def test_an_error_for_the_user_ends_spares(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
-    run.do(0, 1, 1)
-    assert run.ends() == [1, 75, 75]
-    assert "nothing starts again after that" in run.log(2)
 
 
 @pytest.mark.parametrize("limits", [Limits(5, 5), Limits(0, 5)])
@@ -478,10 +465,8 @@ def test_one_that_misses_the_end_is_told(limits, begin, clock):
     assert "error: the others have ended the run after a fault; nothing starts again after that" in run.log(2)
 
 
-def test_a_spare_waits_longer_than_others(begin, clock):
+def test_a_spare_waits_longer_than_others(run, clock):
     """All may be lost, and nobody could tell it."""
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
     began = clock.monotonic()
     for rank in (0, 1):
         run.lose(rank)
@@ -503,8 +488,7 @@ def test_a_host_behind_a_door_may_wait_long(begin, clock):
     assert run.workers[2, 3].cluster["cluster"] == {"worker": ["first", "third"]}
 
 
-def test_a_spare_can_be_asked_to_end(begin):
-    run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, Phase.STANDING_BY)
-    ask(run, 2)
+def test_a_spare_can_be_asked_to_end(run):
+    (run.folders[2] / MARK).touch()
+    run.signal(2, signal.SIGTERM)
     assert run.end(2) == PREEMPTED

@@ -18,19 +18,32 @@ def begin(created, before=(), done=0):
     created.on_train_begin()
 
 
+def small(**options):
+    """A small compiled model."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", **options)
+    return model
+
+
 @pytest.fixture
-def made(monkeypatch, tmp_path):
+def worker(monkeypatch):
+    """A worker whose callbacks are `every`."""
+
+    def make(*every, model=None, is_chief=True):
+        monkeypatch.setattr(callbacks, "_load", lambda _: list(every))
+        return Callbacks({"file": "mine.py"} if every else None, model or small(), 9, 4, is_chief)
+
+    return make
+
+
+@pytest.fixture
+def made(worker, tmp_path):
     """A worker's callbacks: one that writes files, which only the chief calls, before one that all call."""
 
     def make(is_chief):
-        every = [
-            keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss", mode="min", save_best_only=True),
-            keras.callbacks.EarlyStopping(monitor="loss", patience=3),
-        ]
-        monkeypatch.setattr(callbacks, "_load", lambda _: every)
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile(loss="mse")
-        return Callbacks({"file": "mine.py"}, model, 9, 4, is_chief), every
+        best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss", mode="min", save_best_only=True)
+        every = [best, keras.callbacks.EarlyStopping(monitor="loss", patience=3)]
+        return worker(*every, is_chief=is_chief), every
 
     return make
 
@@ -49,10 +62,9 @@ def test_each_callback_has_its_memory_on_every_worker(made):
         assert (writer.best == 0.5) == is_chief
 
 
-def test_all_workers_know_that_there_are_callbacks(made, monkeypatch):
+def test_all_workers_know_that_there_are_callbacks(made, worker):
     assert all(made(is_chief)[0].anywhere for is_chief in (True, False))
-    monkeypatch.setattr(callbacks, "_load", lambda _: [])
-    assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, 4, is_chief=True).anywhere
+    assert not worker().anywhere
 
 
 def test_history_of_vector_metrics_goes_on(made):
@@ -87,12 +99,9 @@ class Named(keras.callbacks.Callback):
     best_weights = ""
 
 
-def test_callback_of_users_own_has_best_weights_again(monkeypatch):
+def test_callback_of_users_own_has_best_weights_again(worker):
     def start(before, variables):
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile(loss="mse")
-        monkeypatch.setattr(callbacks, "_load", lambda _: [AtMinimum(), Named()])
-        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+        created = worker(AtMinimum(), Named(), model=(model := small()))
         for variable, value in zip(created.variables, variables, strict=False):
             variable.assign(value)
         begin(created, before)
@@ -128,28 +137,30 @@ class Averaging(keras.callbacks.Callback):
         self.mean = [mean + (one - mean) / self.count for mean, one in pairs]
 
 
-def averaging(monkeypatch, before, weights=()):
-    """A training whose epochs end with these weights."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
-    model.compile(loss="mse")
-    monkeypatch.setattr(callbacks, "_load", lambda _: [Averaging(np.zeros(callbacks.LARGE), sys.stdout)])
-    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
-    begin(created, before)
-    for epoch, weight in enumerate(weights):
-        model.set_weights([np.full((2, 1), weight)])
-        created.on_epoch_end(epoch, {"loss": 0.5})
-    return created
+@pytest.fixture
+def averaging(worker):
+    """Trains through epochs that end with these weights."""
+
+    def train(before, *weights):
+        created = worker(Averaging(np.zeros(callbacks.LARGE), sys.stdout), model=(model := small()))
+        begin(created, before)
+        for epoch, weight in enumerate(weights):
+            model.set_weights([np.full((2, 1), weight), np.zeros(1)])
+            created.on_epoch_end(epoch, {"loss": 0.5})
+        return created
+
+    return train
 
 
-def test_arrays_that_a_callback_keeps_go_on(monkeypatch):
-    state = json.loads(json.dumps(averaging(monkeypatch, [], [1.0, 3.0]).state()))
-    (callback,) = averaging(monkeypatch, state, [5.0])._every
+def test_arrays_that_a_callback_keeps_go_on(averaging):
+    state = json.loads(json.dumps(averaging([], 1.0, 3.0).state()))
+    (callback,) = averaging(state, 5.0)._every
     assert callback.mean[0].tolist() == [[3.0], [3.0]]
 
 
-def test_what_a_callback_was_given_is_no_state(monkeypatch):
+def test_what_a_callback_was_given_is_no_state(averaging):
     """Unchanged data is left out; a stream cannot be saved, and is named."""
-    created = averaging(monkeypatch, [], [1.0])
+    created = averaging([], 1.0)
     assert "rows" not in created.state()[0]
     assert list(created.forgotten) == ["Averaging.stream"]
     created._every[0].rows[0] = 1.0
@@ -173,20 +184,17 @@ class Telling(keras.callbacks.TensorBoard):
         self.count += 1
 
 
-def test_other_workers_write_nowhere_after_a_restart(monkeypatch, tmp_path):
+def test_other_workers_write_nowhere_after_a_restart(worker, tmp_path):
     def start(is_chief, before):
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile(loss="mse")
-        monkeypatch.setattr(callbacks, "_load", lambda _: [Telling(tmp_path / "logs", write_graph=False)])
-        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=is_chief)
+        created = worker(Telling(tmp_path / "logs", write_graph=False), is_chief=is_chief)
         begin(created, before)
         return created
 
     chief = start(True, [])
     chief.on_epoch_end(0, {"loss": 0.5})
-    (worker,) = start(False, chief.state())._every
-    assert worker.count == 1
-    assert not {worker.log_dir, worker._log_write_dir, worker._train_dir} & {chief._every[0].log_dir, chief._every[0]._train_dir}
+    (other,) = start(False, chief.state())._every
+    assert other.count == 1
+    assert not {other.log_dir, other._log_write_dir, other._train_dir} & {chief._every[0].log_dir, chief._every[0]._train_dir}
 
 
 class Noting(keras.callbacks.Callback):
@@ -205,14 +213,11 @@ class Noting(keras.callbacks.Callback):
         self.calls.append(["end", batch])
 
 
-def test_hooks_called_before_are_left_out(monkeypatch):
+def test_hooks_called_before_are_left_out(worker):
     """A state was saved after three of four steps; two are one execution, so that the second had begun."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(loss="mse", steps_per_execution=2)
 
     def called(before, done):
-        monkeypatch.setattr(callbacks, "_load", lambda _: [Noting()])
-        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+        created = worker(Noting(), model=small(steps_per_execution=2))
         begin(created, before, done)
         created.on_epoch_begin(5)
         for batch in (0, 2):
@@ -259,12 +264,9 @@ class AtTwo(keras.callbacks.Callback):
         (keras.callbacks.TerminateOnNaN, ""),
     ],
 )
-def test_callback_that_ends_training_is_named(monkeypatch, ending, named):
-    monkeypatch.setattr(callbacks, "_load", lambda _: [keras.callbacks.ReduceLROnPlateau("loss", patience=1), ending()])
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
-    model.stop_training = False
-    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+def test_callback_that_ends_training_is_named(worker, ending, named):
+    created = worker(keras.callbacks.ReduceLROnPlateau("loss", patience=1), ending())
+    created.model.stop_training = False
     begin(created)
     for epoch, loss in enumerate((0.5, 0.7)):
         created.on_epoch_begin(epoch)

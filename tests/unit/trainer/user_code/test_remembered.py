@@ -65,9 +65,11 @@ def test_arrays_come_back(array):
     assert found.flags.writeable
 
 
-def test_tensors_come_back():
-    assert tf.is_tensor(found := again(tf.constant([1.5, 2.0])))
-    assert found.numpy().tolist() == [1.5, 2.0]
+def test_tensors_and_variables_come_back():
+    """Variables are made where there are none."""
+    tensor, variable = again([tf.constant([1.5, 2.0]), tf.Variable(2.0)], [])
+    assert tf.is_tensor(tensor)
+    assert (tensor.numpy().tolist(), float(variable)) == ([1.5, 2.0], 2.0)
 
 
 @pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState, random.Random], ids=["numpy", "numpy, old", "python"])
@@ -99,11 +101,6 @@ def test_arrays_and_dicts_are_put_back_in_place():
     assert found["array"] is array
     assert found["counts"] is counts
     assert (array.tolist(), counts[1], counts[2]) == ([1.0, 1.0], 2, 0)
-
-
-def test_variables_are_made_where_there_are_none():
-    (found,) = again([tf.Variable(2.0)], [])
-    assert float(found) == 2.0
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,29 @@ def rows(column: int, value: float) -> StepSums:
     return sums
 
 
+HALF = {"settings": {"reduction": {"name": "half", "dtype": "float16"}}, "reduction": "half"}
+
+
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
+    ("run", "column", "value", "rates", "message"),
     [
-        (0, np.nan, r"^the loss became nan at step 13 with learning rate 0.25; lower it \(-e set=optimizer.learning_rate=0.025\)"),
-        (3, np.inf, "^the out_loss became inf at step 13 with learning rate 0.25"),
+        (
+            {},
+            0,
+            np.nan,
+            [1.0, 0.5, 0.25],
+            r"^the loss became nan at step 13 with learning rate 0.25; lower it \(-e set=optimizer.learning_rate=0.025\)",
+        ),
+        ({}, 3, np.inf, [1.0, 0.5, 0.25], "^the out_loss became inf at step 13 with learning rate 0.25"),
+        ({}, 0, np.nan, [1.0, 0.5], r"at step 13 with learning rate 0\.5;"),
+        ({"rate": 0.5}, 0, np.nan, [0.5] * 3, r"lower it \(in compile\(optimizer=...\)\)"),
+        (HALF, 0, np.nan, [0.5] * 3, "Or a gradient was too large for float16: reduction.dtype=bfloat16"),
     ],
+    ids=["a loss", "an output's loss", "more rows than the call has rates", "a compiled model", "in 16 bits"],
 )
-def test_a_bad_sum_names_step_and_rate(column, value, message):
+def test_a_bad_sum_names_step_rate_and_fix(run, column, value, rates, message):
     with pytest.raises(Diverged, match=message):
-        check().check_losses(BEFORE, rows(column, value), np.array([1.0, 0.5, 0.25]))
+        check(**run).check_losses(BEFORE, rows(column, value), np.array(rates))
 
 
 @pytest.mark.parametrize(("column", "value"), [(0, 1e30), (2, np.nan)])
@@ -53,24 +66,6 @@ def test_a_callback_may_end_at_nan_instead():
     tested = check(off=True)
     tested.check_losses(BEFORE, rows(0, np.nan), np.ones(3))
     tested.check(BEFORE, np.nan, "a weight")
-
-
-def test_steps_that_ended_later_have_the_last_rate():
-    """An engine may return more rows than the call has rates."""
-    with pytest.raises(Diverged, match=r"at step 13 with learning rate 0\.5;"):
-        check().check_losses(BEFORE, rows(0, np.nan), np.array([1.0, 0.5]))
-
-
-@pytest.mark.parametrize(
-    ("rate", "reduction", "dtype", "fix"),
-    [
-        (0.5, "packed", "bfloat16", r"lower it \(in compile\(optimizer=...\)\)"),
-        (None, "half", "float16", "Or a gradient was too large for float16: reduction.dtype=bfloat16"),
-    ],
-)
-def test_fix_depends_on_what_trains(rate, reduction, dtype, fix):
-    with pytest.raises(Diverged, match=fix):
-        check({"reduction": {"name": reduction, "dtype": dtype}}, rate, reduction).check_losses(BEFORE, rows(0, np.nan), np.full(3, 0.5))
 
 
 def test_validation_loss_names_the_step_before_it():

@@ -37,26 +37,21 @@ def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0, monitor=
 
 
 @pytest.mark.parametrize(
-    ("actual", "kept"),
+    ("actual", "one_machine", "kept"),
     [
-        ([("unknown", 1), ("unknown", 1)], [None, 1]),
-        ([("unknown", 1), ("unknown", 2), ("unknown", 2)], [None, None, 2]),
-        ([("unknown", 1), None, ("unknown", 1)], [None, None, None]),
-        ([("quota", 1), ("unknown", 1), ("load", 2)], [1, None, 2]),
+        ([("unknown", 1), ("unknown", 1)], False, [None, 1]),
+        ([("unknown", 1), ("unknown", 2), ("unknown", 2)], False, [None, None, 2]),
+        ([("unknown", 1), None, ("unknown", 1)], False, [None, None, None]),
+        ([("quota", 1), ("unknown", 1), ("load", 2)], False, [1, None, 2]),
+        ([("unknown", 1), ("unknown", 1), ("load", 1)], True, [None, None, 1]),
     ],
+    ids=["twice", "another", "not in a row", "with a cause", "workers of one machine wait for its cores"],
 )
-def test_straggler_without_cause_is_one_twice_in_row(actual, kept, tmp_path):
+def test_straggler_without_cause_is_one_twice_in_row(actual, one_machine, kept, tmp_path):
     tested = recorder(tmp_path, is_chief=True)
     stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in actual]
-    confirmed = [tested._confirmed(straggler) for straggler in stragglers]
+    confirmed = [tested._confirmed(straggler, one_machine=one_machine) for straggler in stragglers]
     assert [straggler and straggler.rank for straggler in confirmed] == kept
-
-
-def test_workers_of_one_machine_wait_for_its_cores(tmp_path):
-    """Two of the same without a cause are none; one with a cause is."""
-    tested = recorder(tmp_path, is_chief=True)
-    stragglers = [Straggler(1, cause, 2, 1, 0, 0) for cause in ("unknown", "unknown", "load")]
-    assert [tested._confirmed(straggler, one_machine=True) for straggler in stragglers] == [None, None, stragglers[2]]
 
 
 def test_metric_that_is_no_number_is_warned_once(tmp_path, capsys):
