@@ -22,7 +22,7 @@ from control.runs.results.hparams import FIRST, METRICS
 from tests import pages
 from tests.commands import Commands, Ended
 from tests.ports import free_ports
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import await_until
 from trainer.common.files import write_json, write_text
 from trainer.config.schema import Config
 from trainer.worker.telemetry import Events
@@ -212,25 +212,6 @@ def test_what_is_new_appears_in_the_running_one(board):
     await_until(lambda: len(session_groups(board.port).get("later", {})) == len(METRICS) - 1, 30, "the new run's row")
 
 
-@EXHAUSTIVE("control/runs/results/hparams.py", "trainer/worker/telemetry.py")
-def test_the_slow_loader_finds_the_same(board):
-    (port,) = free_ports(1)
-    view = board.project.root / ".lockstep" / "tensorboard"
-    argv = [sys.executable, "-m", "tensorboard.main", "--logdir", str(view), "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen([*argv, "--load_fast=false"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        await_until(lambda: _answers(port), 60, "TensorBoard without its fast loader")
-        await_until(lambda: session_groups(port) == session_groups(board.port), 30, "the same table")
-        assert "first" in session_groups(port)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _answers(port: int) -> bool:
-    return bool(_rows(port))
-
-
 def _rows(port: int) -> set[str]:
     try:
         return set(session_groups(port))
@@ -253,7 +234,7 @@ def test_a_run_that_is_none_is_refused(board):
 def test_a_taken_port_is_refused(board):
     stopped = board.play("state=absent")
     assert "TensorBoard is stopped" in stopped.stdout
-    assert not _answers(board.port)
+    assert not _rows(board.port)
     (port,) = free_ports(1)
     server = subprocess.Popen([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], stderr=subprocess.DEVNULL)
     try:
