@@ -36,9 +36,7 @@ def project(install, monkeypatch, tmp_path):
     return tmp_path
 
 
-NO_BUILD = (
-    "{} is not supported: TensorFlow has no build for it; use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
-)
+NO_BUILD = "{} is not supported: TensorFlow has no build for it; use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
 BITS = "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
 VERSION = "Python {} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -131,13 +130,21 @@ def test_no_memory_limit(tmp_path):
 # --- Python
 
 
-def test_python_that_is_missing_or_does_not_run(tmp_path):
-    assert probe.python(Module(), str(tmp_path / "python")) == {"path": str(tmp_path / "python"), "error": "is missing"}
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (None, "is missing"),
+        ("echo 'no such thing' >&2; exit 3", "does not run: no such thing"),
+        ("echo hello", "does not answer like Python: hello"),
+    ],
+)
+def test_python_that_is_none_is_told(script, error, tmp_path):
+    python = tmp_path / "python"
+    if script:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    assert probe.python(Module(), str(python)) == {"path": str(python), "error": error}
     assert probe.python(Module(), str(tmp_path))["error"] == "is not a program"
-    broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\necho 'no such thing' >&2\nexit 3\n")
-    broken.chmod(0o755)
-    assert probe.python(Module(), str(broken))["error"] == "does not run: no such thing"
 
 
 # --- port
@@ -229,27 +236,15 @@ def test_gpus_by_the_drivers_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bits", "now", "since"),
+    ("answer", "told"),
     [
-        (0, [], []),
-        (0x50005, ["under-voltage", "throttled"], ["under-voltage", "throttled"]),
-        (0x20000, [], ["frequency capped"]),
-        (0x8, ["soft temperature limit"], []),
+        ((0, "throttled=0x0\n", ""), {"now": [], "since_boot": []}),
+        ((0, "throttled=0x50005\n", ""), {"now": ["under-voltage", "throttled"], "since_boot": ["under-voltage", "throttled"]}),
+        ((0, "throttled=0x20000\n", ""), {"now": [], "since_boot": ["frequency capped"]}),
+        ((0, "throttled=0x8\n", ""), {"now": ["soft temperature limit"], "since_boot": []}),
+        ((255, "VCHI initialization failed\n", ""), None),
     ],
 )
-def test_throttling_bits(bits, now, since):
-    assert probe.decode(bits) == {"now": now, "since_boot": since}
-
-
-def test_throttling_by_the_tool(monkeypatch):
+def test_throttling_by_the_tool(answer, told, monkeypatch):
     monkeypatch.setattr(probe.shutil, "which", lambda name: f"/usr/bin/{name}")
-    tool = Module({"get_throttled": (0, "throttled=0x50000\n", "")})
-    assert probe.throttled(tool) == {"now": [], "since_boot": ["under-voltage", "throttled"]}
-    assert probe.throttled(Module({"get_throttled": (255, "VCHI initialization failed\n", "")})) is None
-
-
-def test_program_that_is_no_python_is_an_error(tmp_path):
-    (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
-    (tmp_path / "python").chmod(0o755)
-    answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))
-    assert probe.python(answer, str(tmp_path / "python"))["error"] == "does not answer like Python: hello"
+    assert probe.throttled(Module({"get_throttled": answer})) == told

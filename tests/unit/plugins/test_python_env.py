@@ -14,20 +14,11 @@ import pytest
 
 from tests.project import await_until
 from tests.unit.control.provision.test_wheels import make_wheel, pin
-from tests.unit.fake_module import Module, ended, failed, load
+from tests.unit.fake_module import Real, ended, failed, load
 from trainer.common.files import sha256_file
 
 python_env = load("python_env")
 UV = shutil.which("uv", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
-
-
-class Real(Module):
-    """Runs its commands for real, and remembers them."""
-
-    def run_command(self, argv):
-        self.ran.append(" ".join(argv))
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
 
 
 def add_uv(folder, script):

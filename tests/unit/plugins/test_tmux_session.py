@@ -10,17 +10,9 @@ import lockstep_tmux as tmux
 import pytest
 
 from tests.project import await_until
-from tests.unit.fake_module import Module, ended, load
+from tests.unit.fake_module import Module, Real, ended, load
 
 tmux_session = load("tmux_session")
-
-
-class Real(Module):
-    """Commands really run."""
-
-    def run_command(self, argv):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
