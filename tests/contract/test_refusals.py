@@ -60,10 +60,7 @@ def empty_cat(root):
 
 @pytest.mark.parametrize(
     ("breaking", "message"),
-    [
-        (lambda root: shutil.rmtree(root / "test" / "cat"), "only in train/: cat"),
-        (empty_cat, "class train/cat is empty"),
-    ],
+    [(lambda root: shutil.rmtree(root / "test" / "cat"), "only in train/: cat"), (empty_cat, "class train/cat is empty")],
 )
 def test_a_bad_dataset_is_refused(commands, pictures, tmp_path, breaking, message):
     root = tmp_path / "copy"

@@ -315,8 +315,7 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
 
 @EXHAUSTIVE("control/remote", "control/datasets", "roles/distribute", "trainer/rundir/layout.py", "plugins/shared")
 @pytest.mark.parametrize(
-    ("what", "file"),
-    [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")],
+    ("what", "file"), [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")]
 )
 def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, first):
     forget_published_copies(cluster)

@@ -197,8 +197,7 @@ def test_two_launches_give_the_weights_of_one(trainings, name):
 
 @EXHAUSTIVE
 @pytest.mark.parametrize(
-    ("number", "shown", "metric", "least"),
-    [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
+    ("number", "shown", "metric", "least"), [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)]
 )
 def test_programs_of_the_page_train_as_printed(number, shown, metric, least, project):
     page = (ROOT / "docs/how-to/models.md").read_text(encoding="utf-8").replace("\\\n", "")

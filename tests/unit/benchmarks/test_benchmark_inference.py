@@ -210,10 +210,7 @@ def test_the_answer_has_its_reason(rates, busy, idle, processor, parts):
     ("rates", "message"),
     [
         ({(2, 2): [500], (2, 32): [600]}, "Only 2 devices measured: nothing to compare."),
-        (
-            {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]},
-            "no measurable difference between 2 devices and 1 device",
-        ),
+        ({(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}, "no measurable difference between 2 devices and 1 device"),
     ],
 )
 def test_single_passes_are_never_told_apart(rates, message):

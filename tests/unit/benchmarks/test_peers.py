@@ -94,11 +94,7 @@ class TestCells:
     @pytest.mark.parametrize(
         ("workers", "systems", "expected"),
         [
-            (
-                (1,),
-                ("in-step", "ideal"),
-                "systems=in-step,ideal: measured with several workers only, and workers is 1; add -e workers=2",
-            ),
+            ((1,), ("in-step", "ideal"), "systems=in-step,ideal: measured with several workers only, and workers is 1; add -e workers=2"),
             ((2, 5), ("keras-fit",), "systems=keras-fit: measured with one worker only, and workers is 2,5; add -e workers=1, or other"),
         ],
     )
