@@ -62,10 +62,16 @@ WAYS = {
     "benchmarks/scripts/parameter_server.py": Way(LAB),
     "benchmarks/chaos.yml": Way(LAB),
     "benchmarks/scripts/gpu_check.py": Way(EXHAUSTIVE, ("--cpu --results {folder}/gpus",)),
-    "benchmarks/inference.yml": Way(EXHAUSTIVE, ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1",)),
+    "benchmarks/inference.yml": Way(
+        EXHAUSTIVE,
+        ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1", "-e run=docs -e devices=1,2 -e batches=4 -e passes=1"),
+        (TRAIN,),
+    ),
     "benchmarks/scripts/kernels.py": Way(EXHAUSTIVE, ("--rows 64 --columns 8 --images 4 --rounds 1",)),
     "benchmarks/scripts/launch_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
-    "benchmarks/loader.yml": Way(EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1",)),
+    "benchmarks/loader.yml": Way(
+        EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1", "-e dataset=pictures -e limit=1000 -e loaders=1,3 -e passes=1")
+    ),
     "benchmarks/scripts/padding.py": Way(TEST, ("--epochs 1 --batch 512",)),
     "benchmarks/peers.yml": Way(
         EXHAUSTIVE, ("-e peers=docs-peers -e workers=2 -e rounds=1 -e steps=8 -e systems=lockstep,lockstep-parts,ideal,stock",)

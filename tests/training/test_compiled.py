@@ -266,21 +266,3 @@ def test_a_run_starts_from_the_weights_of_another(project, two_epochs):
     for steps in (7, 26):
         train(project, "tuned-parts", *([given] if steps == 7 else []), f"{UNEVEN},train.steps={steps}")
     assert project.summary("tuned-parts")["weights_sha256"] == project.summary("tuned")["weights_sha256"]
-
-
-@EXHAUSTIVE
-def test_weights_of_another_width_are_left_out(project, two_epochs):
-    given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
-    train(project, "wider", given, f"{UNEVEN},model.width=9,train.skip_mismatch=true,train.steps=2")
-
-
-@EXHAUSTIVE
-def test_weights_changed_on_the_way_are_not_loaded(project, two_epochs):
-    given = f"weights={project.run('table')}/checkpoints/epoch-0001.keras"
-    attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
-    argv = ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"]
-    run = ("run=attacked", f"model={FILE}:build", f"dataset={FILE}:data", given, f"{UNEVEN},train.steps=2")
-    done = project.train_attacked(argv, *run)
-    assert done.returncode != 0
-    assert "weights=epoch-0001.keras" in done.stdout
-    assert "was given" in done.stdout
