@@ -16,7 +16,6 @@ from tests.local_project import LocalProject
 from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
-from trainer.rundir.schemas import read_history
 
 SETTINGS = (
     "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed,"
@@ -32,10 +31,6 @@ def options(pictures: Path, name: str, *more: str, settings: str = "") -> tuple[
 
 def train(trainings: Trainings, pictures: Path, name: str, *more: str, settings: str = "", workers: int = 2) -> str:
     return trainings.train(*options(pictures, name, *more, settings=settings), codes=(0,) * workers)
-
-
-def history(project: LocalProject | Trainings, name: str):
-    return read_history(project.run(name) / "history.csv")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +52,7 @@ def test_run_directory_is_complete(project, whole):
 
 
 def test_it_learns_with_equal_weights_everywhere(project, whole):
-    summary, rows = project.summary("whole"), history(project, "whole")
+    summary, rows = project.summary("whole"), project.history("whole")
     assert (summary["state"], summary["workers"], summary["epochs_done"], summary["steps"], summary["restarts"]) == (
         "SUCCEEDED",
         2,
@@ -117,7 +112,7 @@ def assert_loss_of_whole(trainings: Trainings, name: str, project: LocalProject,
     summary = trainings.summary(name)
     assert summary["workers"] == len(summary["weights_sha256_by_rank"]) == workers
     assert len(set(summary["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(trainings, name), history(project, "whole"), strict=True):
+    for mine, theirs in zip(trainings.history(name), project.history("whole"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
 

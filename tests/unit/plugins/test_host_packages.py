@@ -63,7 +63,6 @@ def recorded(record):
 
 
 def test_what_came_along_is_recorded_once(record):
-    """What came along is recorded and a second call changes nothing."""
     apt = Apt("bash", "libnftables")
     made = present(apt, record, "tmux", "nftables", "bash")
     assert made["installed"] == ["libevent", "nftables", "tmux"]

@@ -113,7 +113,6 @@ def test_folders_of_control_groups_go_up_to_top(tmp_path):
 
 @pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")])
 def test_memory_limit_counts_and_page_cache_is_free(tmp_path, names):
-    """Memory limit counts and idle file pages are free."""
     (tmp_path / names[0]).write_text(f"{1000 << 20}\n")
     (tmp_path / names[1]).write_text(f"{700 << 20}\n")
     assert probe.memory([str(tmp_path)]) == {"total_mb": 1000, "available_mb": 300}

@@ -76,7 +76,6 @@ needs_pip = pytest.mark.skipif(importlib.util.find_spec("ensurepip") is None, re
 
 @needs_uv
 def test_made_with_uv_once_and_clean(place):
-    """Made with uv once and nothing else is left."""
     made = present(place)
     assert (made["changed"], made["tool"]) == (True, "uv")
     assert works(place)
@@ -177,7 +176,6 @@ def test_environment_that_cannot_import_is_not_made(place):
 
 
 def test_small_disk_is_left_unwritten(place, monkeypatch):
-    """Nothing is written on a disk that is too small."""
     monkeypatch.setattr(python_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000 * 2**20))
     message = failed(python_env, place.module(need_mb=2600))
     assert f"1,000 MB are free under {place.root}; the Python environment needs 2,600 MB. Free some, or set worker_root" in message
@@ -230,7 +228,6 @@ def test_what_another_call_made_is_kept(place, monkeypatch):
 
 
 def test_removal_takes_what_can_be_remade(place):
-    """Removed with what can be made anew and runs stay."""
     assert present(place, check_mode=True) == {"changed": True}
     assert not place.root.exists()
     for name in ("venv", "caches", "runs"):

@@ -166,7 +166,6 @@ def test_start_that_fails_leaves_nothing_in_way(place, worker_claim):
 
 
 def test_another_live_run_is_named_with_its_session(place):
-    """Another live run is told by its name and session."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query")["holder"] == {"kind": "port", "number": place.port, "run": "old", "session": "old-w0"}
@@ -177,7 +176,6 @@ def test_another_live_run_is_named_with_its_session(place):
 
 
 def test_running_run_is_told_and_not_restarted(place):
-    """This very run that is alive is told and not started again."""
     place.asked("present")
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"]) == (False, True, None)
@@ -307,7 +305,6 @@ def test_ending_run_takes_its_session_and_claims(place):
 
 
 def test_taking_back_a_launch_spares_another(place):
-    """Taking back a launch leaves another of the same run alone."""
     place.asked("present", launch="two")
     assert place.asked("absent", launch="one") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["new-w0"]
@@ -315,10 +312,7 @@ def test_taking_back_a_launch_spares_another(place):
 
 
 def test_launch_taken_back_cannot_start(place):
-    """A launch that was taken back cannot start any more.
-
-    What was on its way to a host when the command ended may arrive after it was taken back.
-    """
+    """What was on its way to a host when the command ended may arrive after it was taken back."""
     place.asked("absent", launch="one")
     assert place.refused("present", launch="one") == "pi1: this launch of run new was taken back meanwhile"
     assert place.refused("present", launch="one", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
@@ -412,7 +406,7 @@ def test_a_python_that_cannot_train_is_refused(place, tmp_path, script, message)
 
 
 def test_run_is_closed_to_other_users(place):
-    """A run is closed to other users also one of an earlier version."""
+    """Also one of an earlier version."""
     folder = place.root / "runs" / "new"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
@@ -422,7 +416,6 @@ def test_run_is_closed_to_other_users(place):
 
 
 def test_ticket_takes_a_place_in_the_queue(place):
-    """A worker with a ticket takes a place in the queue and not the port."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query", ticket=TICKET)["holder"]["run"] == "old"
@@ -440,7 +433,7 @@ def test_ticket_takes_a_place_in_the_queue(place):
 
 
 def test_earlier_claim_is_not_revived_by_waiting(place):
-    """A claim of an earlier launch is not revived by the session that waits. Others would wait for a run that waits for them."""
+    """Others would wait for a run that waits for them."""
     place.held("new")
     place.asked("present", ticket=TICKET)
     assert not place.path.exists()
@@ -462,7 +455,6 @@ def test_place_that_nobody_takes_any_more_is_removed(place):
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
-    """Jobs are those whose sessions exist or come back."""
     module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
     for folder, name, run in (
         ("locks", "12345.json", "runs"),
