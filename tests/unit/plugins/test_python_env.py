@@ -102,7 +102,7 @@ def made_by(venv, python):
         pytest.param(lambda venv: None, "d2", id="other wheels"),
     ],
 )
-def test_what_is_not_as_asked_for_is_made_anew(spoil, digest, place):
+def test_what_differs_is_made_anew(spoil, digest, place):
     present(place)
     (place.venv / "old").touch()
     (place.root / ".lockstep-install-abc").mkdir()

@@ -231,7 +231,7 @@ MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
     ],
     ids=["pipe", "folder", "link", "torn", "zeros", "null"],
 )
-def test_what_is_no_file_of_a_claim_is_none(make, place):
+def test_what_is_no_file_is_none(make, place):
     """And nothing waits for it."""
     place.path.parent.mkdir(parents=True)
     make(place.path)
