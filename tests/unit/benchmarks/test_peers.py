@@ -208,21 +208,9 @@ class TestEndOfAWorker:
 
 
 def result(rank=0, seconds=0.1, **other):
-    return {
-        "rank": rank,
-        "batch": 64,
-        "steps": 40,
-        "seconds_step": seconds,
-        "cpu_seconds_step": 0.03,
-        "sent_bytes_step": 1e6 + rank,
-        "started_at": 1000.0 + rank,
-        "losses": [2.3, 2.1],
-        "parameters": peers_results.PARAMETERS,
-        "weights_sha256": "aa",
-        "weights_before": "00",
-        "versions": {"torch": "2.13"},
-        **other,
-    }
+    measured = {"rank": rank, "batch": 64, "steps": 40, "seconds_step": seconds, "cpu_seconds_step": 0.03, "sent_bytes_step": 1e6 + rank}
+    measured |= {"started_at": 1000.0 + rank, "losses": [2.3, 2.1], "parameters": peers_results.PARAMETERS, "versions": {"torch": "2.13"}}
+    return {**measured, "weights_sha256": "aa", "weights_before": "00", **other}
 
 
 class TestRows:
@@ -269,22 +257,10 @@ class TestRows:
 
 
 def row(system, images_per_s, number=1, link="none", workers=5, sent=14.75e6):
-    return Row(
-        number,
-        link,
-        workers,
-        system,
-        "measured",
-        seconds_step=64 * workers / images_per_s,
-        images_per_s=images_per_s,
-        slowest_seconds_step=64 * workers / images_per_s,
-        cpu_seconds_step=0.03,
-        sent_bytes_step=sent,
-        steps=40,
-        loss=2.0,
-        weights_equal=True,
-        started_at=1000.0,
-    )
+    seconds = 64 * workers / images_per_s
+    speed = {"seconds_step": seconds, "images_per_s": images_per_s, "slowest_seconds_step": seconds, "cpu_seconds_step": 0.03}
+    more = {"sent_bytes_step": sent, "steps": 40, "loss": 2.0, "weights_equal": True, "started_at": 1000.0}
+    return Row(number, link, workers, system, "measured", **speed, **more)
 
 
 @pytest.fixture
@@ -432,19 +408,8 @@ class TestActions:
         assert configurations.build(json.loads(system.variant))
 
     def continued(self, tmp_path, **changed):
-        known = {
-            "name": "a",
-            "date": "then",
-            "command": "first",
-            "settings": {"steps": 40},
-            "code": "peers-1.zip",
-            "seed": 1,
-            "hosts": [{"name": "node1"}, {"name": "node2"}],
-            "workers": [2],
-            "links": ["none"],
-            "systems": ["ddp"],
-            "rounds": 3,
-        }
+        known = {"name": "a", "date": "then", "command": "first", "settings": {"steps": 40}, "code": "peers-1.zip", "seed": 1, "rounds": 3}
+        known |= {"hosts": [{"name": "node1"}, {"name": "node2"}], "workers": [2], "links": ["none"], "systems": ["ddp"]}
         (tmp_path / "summary.json").write_text(json.dumps(known))
         peers_results.STORE.put(tmp_path / "results.csv", Row.failed(Cell(1, "none", 2, "ddp"), "x"))
         return plan_peers._check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
