@@ -205,10 +205,6 @@ def test_an_unreadable_run_is_named(board):
     assert board.address in done.stdout
 
 
-def test_a_run_that_is_none_is_refused(board):
-    assert "run=frist: no such run (did you mean first?)" in board.project.refusal("tensorboard", "run=frist")
-
-
 def test_a_taken_port_is_refused(board):
     stopped = board.play("state=absent")
     assert "TensorBoard is stopped" in stopped.stdout

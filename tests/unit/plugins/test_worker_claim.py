@@ -25,18 +25,8 @@ class Host(Module):
     """An AnsibleModule on a host whose tmux knows the sessions given, and those that were started."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
-        usual = {
-            "python": sys.executable,
-            "needs": [],
-            "need_mb": 512,
-            "files": [],
-            "launch": "one",
-            "ticket": "",
-            "grace": 0,
-            "session": None,
-            "direct_port": None,
-            "server_port": None,
-        }
+        usual = {"python": sys.executable, "needs": [], "need_mb": 512, "files": [], "launch": "one", "ticket": "", "grace": 0}
+        usual |= {"session": None, "direct_port": None, "server_port": None}
         super().__init__(check_mode=check_mode, **{**usual, **params})
         self.sessions = sessions
 
@@ -456,17 +446,12 @@ def test_place_that_nobody_takes_any_more_is_removed(place):
 @pytest.mark.parametrize("restarted", [True, False])
 def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
     module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
-    for folder, name, run in (
-        ("locks", "12345.json", "runs"),
-        ("locks", "12346.json", "over"),
-        ("locks", "12348.json", "back"),
-        ("locks", "12347.json", "next"),
-        ("queue", f"{TICKET}-12347.json", "next"),
-        ("queue", f"0{TICKET[1:]}-12345.json", "gone"),
-        ("queue", f"2{TICKET[1:]}-12345.json", "last"),
-    ):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
+    locks = {"12345.json": "runs", "12346.json": "over", "12348.json": "back", "12347.json": "next"}
+    queue = {f"{TICKET}-12347.json": "next", f"0{TICKET[1:]}-12345.json": "gone", f"2{TICKET[1:]}-12345.json": "last"}
+    for folder, names in (("locks", locks), ("queue", queue)):
+        (tmp_path / folder).mkdir()
+        for name, run in names.items():
+            (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
     # If its host has just restarted, its supervisor comes back.
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / "supervisor.json").touch()
@@ -475,12 +460,9 @@ def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))
     module.main()
-    assert returned == {
-        "changed": False,
-        "jobs": [
-            {"run": "runs", "state": "running", "session": "runs-w0", "ticket": ""},
-            *([{"run": "back", "state": "running", "session": "back-w0", "ticket": ""}] if restarted else []),
-            {"run": "next", "state": "queued", "session": "next-w0", "ticket": TICKET},
-            {"run": "last", "state": "queued", "session": "last-w0", "ticket": f"2{TICKET[1:]}"},
-        ],
-    }
+
+    def job(run, state, ticket=""):
+        return {"run": run, "state": state, "session": f"{run}-w0", "ticket": ticket}
+
+    running = [job("runs", "running"), *([job("back", "running")] if restarted else [])]
+    assert returned == {"changed": False, "jobs": [*running, job("next", "queued", TICKET), job("last", "queued", f"2{TICKET[1:]}")]}
