@@ -258,41 +258,6 @@ def test_an_inventory_without_the_group_says_what_it_has(content, rule, tmp_path
     assert f"Fix: write into {path}:" in said
 
 
-FORKS = """
-import os
-import signal
-import threading
-
-from ansible.plugins.callback import CallbackBase
-
-
-class CallbackModule(CallbackBase):
-    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "interrupt_while_forking"
-
-    def v2_playbook_on_task_start(self, task, is_conditional):
-        if task.get_name() == "Interrupted":
-            main = os.getpid()
-            os.register_at_fork(after_in_parent=lambda: os.getpid() == main and signal.raise_signal(signal.SIGINT))
-"""
-
-
-def test_ctrl_c_that_comes_while_ansible_forks_ends_the_command_too(tmp_path):
-    """Python can't raise there: the exception is lost, and Ansible went on as if nothing had been."""
-    (tmp_path / "interrupt_while_forking.py").write_text(FORKS)
-    tasks = [
-        {"name": "Before", "set_fact": {"known": True}},
-        {"name": "Interrupted", "command": "sleep 1"},
-        {"name": "After", "file": {"path": str(tmp_path / "after"), "state": "touch"}},
-    ]
-    callbacks = {
-        "ANSIBLE_CALLBACK_PLUGINS": f"{ROOT / 'plugins/callback'}:{tmp_path}",
-        "ANSIBLE_CALLBACKS_ENABLED": "interrupt_while_forking",
-    }
-    done = subprocess.run(**playing(tmp_path, [a_play(*tasks)], **callbacks), capture_output=True, text=True, check=False, timeout=60)
-    assert "User interrupted execution" in done.stderr
-    assert not (tmp_path / "after").exists()
-
-
 MESSAGES = """
 import os
 import random
