@@ -110,32 +110,6 @@ def await_running(project: LocalProject, name: str, playbook: Popen[str], after:
     return found[0]
 
 
-@pytest.fixture
-def broken(project):
-    """The second worker's Python does not run."""
-    python = project.root / "broken-python"
-    python.write_text("#!/bin/sh\nexit 3\n")
-    python.chmod(0o755)
-    variables = project.root / "inventory" / "local" / "host_vars" / "worker2.yml"
-    variables.parent.mkdir()
-    variables.write_text(f"worker_python: {python}\n")
-    yield variables
-    variables.unlink(missing_ok=True)
-    variables.parent.rmdir()
-
-
-@EXHAUSTIVE
-def test_warm_up_that_fails_ends_the_sweep(project, pictures, broken):
-    lost = project.play("sweep", *asked(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
-    assert lost.returncode != 0
-    assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
-    assert rows(project, "lame") == []
-    assert nothing_is_left(project, "lame")
-    broken.unlink()
-    project.play("sweep", *asked(pictures, "lame", "workers=2", "repeats=1"))
-    assert [row.state for row in rows(project, "lame")] == ["SUCCEEDED"]
-
-
 # --- settings
 
 VARY = "vary=optimizer.learning_rate=0.05,1e30"
