@@ -53,13 +53,8 @@ def test_run_directory_is_complete(project, whole):
 
 def test_it_learns_with_equal_weights_everywhere(project, whole):
     summary, rows = project.summary("whole"), project.history("whole")
-    assert (summary["state"], summary["workers"], summary["epochs_done"], summary["steps"], summary["restarts"]) == (
-        "SUCCEEDED",
-        2,
-        EPOCHS,
-        STEPS,
-        0,
-    )
+    ended = {"state": "SUCCEEDED", "workers": 2, "epochs_done": EPOCHS, "steps": STEPS, "restarts": 0}
+    assert ended.items() <= summary.items()
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     best = max(rows, key=lambda row: (row["val_accuracy"], -row["val_loss"], -row["epoch"]))
     assert summary["best"] == {"epoch": best["epoch"], "val_accuracy": best["val_accuracy"]}
@@ -70,15 +65,9 @@ def test_it_learns_with_equal_weights_everywhere(project, whole):
 
 def test_output_has_plan_epochs_and_next_commands(whole):
     assert re.search(r"model +task_cnn, [\d,]+ parameters", whole)
-    for expected in (
-        "144 training, 36 validation, 60 test images",
-        "8 per epoch x 3 epochs = 24",
-        "\n      3/3  ",
-        "whole: SUCCEEDED",
-        "equal on all 2 workers",
-        "ansible-playbook evaluate.yml -e run=whole -e epoch=first,best,last",
-    ):
-        assert expected in whole
+    told = ("144 training, 36 validation, 60 test images", "8 per epoch x 3 epochs = 24", "\n      3/3  ", "whole: SUCCEEDED")
+    told += ("equal on all 2 workers", "ansible-playbook evaluate.yml -e run=whole -e epoch=first,best,last")
+    assert [words for words in told if words not in whole] == []
     assert "FAILED - RETRYING" not in whole
 
 
