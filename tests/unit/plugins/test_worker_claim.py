@@ -337,36 +337,26 @@ def test_of_launches_at_same_moment_one_gets_port(place, tmp_path, port):
     assert len((tmp_path / "sessions").read_text().split()) == 1
 
 
-def test_newest_state_has_most_steps_and_is_whole(place):
-    folder = place.root / "runs" / "new" / "state"
+@pytest.mark.parametrize(("kind", "inside"), [("state", "."), ("memory", "workers/pi1")])
+def test_newest_state_has_most_steps_and_is_whole(kind, inside, place):
+    """And what a reduction remembered."""
+    folder = place.root / "runs" / "new" / inside / kind
     for name in ("step-000000080.npz", "step-000000090.npz", "step-000000100.npz"):
         write_state(folder / name)
     for name in ("step-999999999.npz.part", ".part-zzz.npz", "zzz"):
         (folder / name).touch()
-    assert place.asked("query", check_mode=True)["newest_state"] == "step-000000100.npz"
+    assert place.asked("query", check_mode=True)[f"newest_{kind}"] == "step-000000100.npz"
     flip_a_bit(folder / "step-000000100.npz")
     (folder / "step-000000090.npz").write_bytes(b"")
     returned = place.asked("query", check_mode=True)
-    assert returned["newest_state"] == "step-000000080.npz"
-    assert [(one["kind"], one["name"]) for one in returned["damaged"]] == [("state", "step-000000100.npz"), ("state", "step-000000090.npz")]
+    assert returned[f"newest_{kind}"] == "step-000000080.npz"
+    assert [(one["kind"], one["name"]) for one in returned["damaged"]] == [(kind, "step-000000100.npz"), (kind, "step-000000090.npz")]
     assert returned["damaged"][0]["reason"] == "its digest differs"
     assert len(list(folder.glob("step-*.npz"))) == 3
     assert place.asked("query")["damaged"] == returned["damaged"]
     assert [path.name for path in folder.glob("step-*.npz")] == ["step-000000080.npz"]
-    assert len(list((place.root / "runs/new/damaged").glob("state-step-*.npz"))) == 2
+    assert len(list((folder.parent / "damaged").glob(f"{kind}-step-*.npz"))) == 2
     assert place.asked("query", check_mode=True)["damaged"] == []
-
-
-def test_what_a_reduction_remembered_is_told_too(place):
-    folder = place.root / "runs" / "new" / "workers" / "pi1" / "memory"
-    write_state(folder / "step-000000100.npz")
-    write_state(folder / "step-000000200.npz")
-    assert place.asked("query", check_mode=True)["newest_memory"] == "step-000000200.npz"
-    flip_a_bit(folder / "step-000000200.npz")
-    returned = place.asked("query")
-    assert returned["newest_memory"] == "step-000000100.npz"
-    assert [one["kind"] for one in returned["damaged"]] == ["memory"]
-    assert (folder.parent / "damaged/memory-step-000000200.npz").is_file()
 
 
 def test_facts_say_what_the_records_need(place):
