@@ -1,13 +1,11 @@
 """The commands of README.md and docs/ that measure or draw something, and how each is run at its smallest size.
 
-    python -m tests.docs_commands                    list them: program, suite, pages
     python -m tests.docs_commands run [PROGRAM ...]  run those of the suite `exhaustive`: command, exit code, seconds (about 20 minutes)
 
 The pages' commands are found in their code (`found`); `WAYS` knows each program. A script of `benchmarks/` that no page names is run, too.
 """
 
 import argparse
-import contextlib
 import importlib.util
 import itertools
 import re
@@ -62,10 +60,16 @@ WAYS = {
     "benchmarks/scripts/parameter_server.py": Way(LAB),
     "benchmarks/chaos.yml": Way(LAB),
     "benchmarks/scripts/gpu_check.py": Way(EXHAUSTIVE, ("--cpu --results {folder}/gpus",)),
-    "benchmarks/inference.yml": Way(EXHAUSTIVE, ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1",)),
+    "benchmarks/inference.yml": Way(
+        EXHAUSTIVE,
+        ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1", "-e run=docs -e devices=1,2 -e batches=4 -e passes=1"),
+        (TRAIN,),
+    ),
     "benchmarks/scripts/kernels.py": Way(EXHAUSTIVE, ("--rows 64 --columns 8 --images 4 --rounds 1",)),
     "benchmarks/scripts/launch_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
-    "benchmarks/loader.yml": Way(EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1",)),
+    "benchmarks/loader.yml": Way(
+        EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1", "-e dataset=pictures -e limit=1000 -e loaders=1,3 -e passes=1")
+    ),
     "benchmarks/scripts/padding.py": Way(TEST, ("--epochs 1 --batch 512",)),
     "benchmarks/peers.yml": Way(
         EXHAUSTIVE, ("-e peers=docs-peers -e workers=2 -e rounds=1 -e steps=8 -e systems=lockstep,lockstep-parts,ideal,stock",)
@@ -294,13 +298,5 @@ def _run(scratch: Scratch, program: str, way: Way) -> Iterator[tuple[str, int, f
         yield command, scratch.run(command), time.monotonic() - begun
 
 
-def listing() -> str:
-    """Each program with its suite and the pages that name it."""
-    every = found()
-    names = {program: sorted({command.page for command in every if command.program == program}) for program in WAYS}
-    return "\n".join(f"{program:32} {WAYS[program].suite:12} {' '.join(pages)}" for program, pages in names.items())
-
-
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        sys.exit(min(1, run(sys.argv[2:])) if sys.argv[1:2] == ["run"] else print(listing()))
+    sys.exit(min(1, run(sys.argv[2:])))

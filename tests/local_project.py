@@ -11,7 +11,7 @@ from pathlib import Path
 
 from control.remote.worker_files import read_records
 from tests.ports import worker_ports
-from tests.project import ROOT, Project, await_until, copy_project
+from tests.project import ROOT, Project, await_during, await_until, copy_project
 from trainer.common.files import write_json
 from trainer.host.claims import MARK, SOCKET, SUPERVISED, session_name
 
@@ -90,6 +90,19 @@ class LocalProject(Project):
         """Steps that a worker has recorded so far."""
         path = self.node(worker, name) / "workers" / f"worker{worker}" / "metrics.jsonl"
         return max((record["step"] for record in read_records(path) if record["kind"] == "steps"), default=0)
+
+    def await_steps(self, playbook: subprocess.Popen[str] | None, name: str, steps: int) -> None:
+        """Wait until the first worker of a run has recorded more steps; fail if the command that watches it ends first."""
+        await_during(playbook, lambda: self.steps(1, name) > steps, 120, f"{steps} steps")
+
+    def log(self, worker: int, name: str, file: str = "worker.log") -> str:
+        """The text of a worker's log of a run."""
+        return (self.node(worker, name) / "workers" / f"worker{worker}" / file).read_text()
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started and that have not ended."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def all_sessions() -> list[str]:

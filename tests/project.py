@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from trainer.rundir.schemas import read_history
+
 EXHAUSTIVE = pytest.mark.exhaustive
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ["trainer", "control", "plugins", "benchmarks"]
@@ -35,10 +37,28 @@ BETWEEN = """
 
 
 @dataclass
-class Project:
-    """The copy and the inventory that its commands are given."""
+class Runs:
+    """Runs on the control node."""
 
     root: Path
+
+    def run(self, name: str) -> Path:
+        """A run directory."""
+        return self.root / "runs" / name
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """summary.json of a run."""
+        return json.loads((self.run(name) / "summary.json").read_text())
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """The rows of history.csv of a run."""
+        return read_history(self.run(name) / "history.csv")
+
+
+@dataclass
+class Project(Runs):
+    """The copy and the inventory that its commands are given."""
+
     inventory: str = ""
     started: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
     """Commands that were started and not waited for at once."""
@@ -96,14 +116,6 @@ class Project:
         # As in an activated shell: commands that are printed begin with the bare program.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "LOCKSTEP_RECAP": "1", "TERM": "dumb"}
-
-    def run(self, name: str) -> Path:
-        """A run directory on the control node."""
-        return self.root / "runs" / name
-
-    def summary(self, name: str) -> dict[str, Any]:
-        """summary.json of a run."""
-        return json.loads((self.run(name) / "summary.json").read_text())
 
 
 STUBS = {"tests/stub_worker.py": "trainer/worker/backend.py", "tests/stub_model.py": "control/runs/planning/examine_model.py"}

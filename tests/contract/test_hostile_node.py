@@ -170,15 +170,6 @@ def test_status_and_logs_of_an_attacked_run(project, attacked):
     assert printable(status)
 
 
-@EXHAUSTIVE("control/remote/log_lines.py", "control/runs/tasks", "playbooks/stages", "logs.yml")
-def test_logs_of_an_ended_run(project, attacked):
-    logs = project.play("logs", "run=attacked", "lines=5").stdout
-    for worker, end in ((1, "  loss"), (2, "")):
-        assert re.search(rf"worker{worker}: last 5 lines of worker.log\n(  .*\n){{4}}  epoch 3/3 done{end}", logs), logs
-    assert logs.count(f"  {SHOWN}\n") == 2
-    assert printable(logs)
-
-
 def others_may(*folders: Path) -> list[str]:
     """What others than the owner and his group have any right to."""
     return [
@@ -210,12 +201,6 @@ def test_temporary_files_lie_in_their_workers_folder(project, attacked):
 def places(project: LocalProject, name: str) -> list[Path]:
     """Where a run has files."""
     return [path for path in (project.run(name), *(project.node(worker, name) for worker in (1, 2))) if path.exists()]
-
-
-@EXHAUSTIVE
-def test_check_deletes_nothing(project, attacked):
-    assert "would be deleted" in project.play("playbooks/delete_run", "run=attacked", "--check").stdout
-    assert len(places(project, "attacked")) == 3
 
 
 @EXHAUSTIVE

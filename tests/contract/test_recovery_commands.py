@@ -12,7 +12,6 @@ from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from trainer.host import claims
 from trainer.host.claims import session_name
 from trainer.rundir.phases import Phase
-from trainer.rundir.schemas import read_history
 
 SETTINGS = "set=seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=40,train.steps_per_epoch=10,recovery.max_restarts=5"
 ELASTIC = f"{SETTINGS},recovery.elastic=true,recovery.elastic_wait=1"
@@ -58,10 +57,6 @@ def _parent(pid: int) -> int:
         return int(stream.read().rpartition(")")[2].split()[1])
 
 
-def log(project: LocalProject, worker: int, run: str) -> str:
-    return (project.node(worker, run) / "workers" / f"worker{worker}" / "worker.log").read_text()
-
-
 def test_restarts_and_spares_are_shown(project, pictures):
     """A worker is killed, then its host is lost: the plan, the status, the output and the result say what happens."""
     run, groups = "replaced", project.root / "inventory" / "local" / "spares.yml"
@@ -75,7 +70,7 @@ def test_restarts_and_spares_are_shown(project, pictures):
         project.hold(run, 24)
         await_until(lambda: is_held(project, run, 24), 60, "the next workers")
         lose(project, 2, run)
-        await_until(lambda: "takes the place of a lost host" in log(project, 1, run), 120, "the spare to take a place")
+        await_until(lambda: "takes the place of a lost host" in project.log(1, run), 120, "the spare to take a place")
         project.release(run)
         output = ended(playbook)
     finally:
@@ -97,7 +92,7 @@ def test_train_returns_to_a_run_without_a_host(project, pictures):
     run = "back"
     held(project, pictures, run, ELASTIC, "workers=3", "detach=true", command="play")
     lose(project, 1, run)
-    await_until(lambda: "2 of 3 workers start again" in log(project, 2, run), 90, "the others")
+    await_until(lambda: "2 of 3 workers start again" in project.log(2, run), 90, "the others")
     came_back = project.start("train", f"run={run}")
     status = project.play("status", f"run={run}").stdout
     assert re.search(r"0 +worker1 .*lost: the others go on without it", status), status
@@ -107,7 +102,7 @@ def test_train_returns_to_a_run_without_a_host(project, pictures):
     summary = project.summary(run)
     assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 40, 1)
     assert [one["host"] for one in summary["lost"]] == ["worker1"]
-    assert [row["epoch"] for row in read_history(project.run(run) / "history.csv")] == [1, 2, 3, 4]
+    assert [row["epoch"] for row in project.history(run)] == [1, 2, 3, 4]
     assert len(list((project.run(run) / "checkpoints").iterdir())) == 4
 
 

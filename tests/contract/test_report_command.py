@@ -62,27 +62,20 @@ def page(tmp_path_factory):
     return into / "index.html"
 
 
-@pytest.mark.parametrize("scripts", [True, False], ids=["scripts on", "scripts off"])
-def test_the_page_asks_for_nothing(browser, page, scripts):
-    with pages.opened(browser, page.as_uri(), scripts=scripts) as shown:
-        assert shown.page.title() == "Report: first and second"
-        pictures = shown.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
-        assert len(pictures) == 5
-        assert min(pictures) > 100
-        assert (shown.errors, shown.asked, shown.failed) == ([], [], [])
-
-
-def test_without_scripts_the_same_is_read(browser, page):
+def test_the_page_asks_for_nothing(browser, page):
+    """With scripts and without it reads the same, names that would run included."""
     texts = []
     for scripts in (True, False):
         with pages.opened(browser, page.as_uri(), scripts=scripts) as shown:
             texts.append(shown.text())
+            assert shown.page.title() == "Report: first and second"
+            pictures = shown.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
+            assert (len(pictures), min(pictures) > 100) == (5, True)
+            assert (shown.errors, shown.asked, shown.failed) == ([], [], [])
     assert texts[0] == texts[1]
     assert NASTY in texts[0]
-    assert (
-        "second (deep_cnn) reaches 62.00% test accuracy in its best epoch, first (task_cnn) 50.00%; these are images of different"
-        in texts[0]
-    )
+    compared = "second (deep_cnn) reaches 62.00% test accuracy in its best epoch, first (task_cnn) 50.00%; these are images of different"
+    assert compared in texts[0]
 
 
 def test_the_policy_stops_what_is_foreign(browser, page, tmp_path):
@@ -108,30 +101,24 @@ def test_light_and_dark_differ_and_both_stand_out(browser, page, tmp_path):
 
 @pytest.mark.parametrize(("dark", "paper"), [(False, False), (True, False), (True, True)])
 def test_pictures_are_dark_on_dark_screens(browser, page, dark, paper):
+    """On paper the dark page is light."""
     with pages.opened(browser, page.as_uri(), dark=dark, paper=paper, width=720) as shown:
         is_light = shown.page.evaluate("[...document.images].map(image => image.currentSrc === image.src)")
         assert is_light == [not dark or paper] * 5
+        if paper:
+            assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+            assert shown.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
 
 
-def test_on_paper_the_dark_page_is_light(browser, page):
-    with pages.opened(browser, page.as_uri(), dark=True, paper=True, width=720) as shown:
-        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert shown.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-
-
-def test_pictures_on_a_phone_can_be_read(browser, page):
-    """Each is moved inside its own box."""
+def test_a_phone_shows_pictures_and_what_files_are(browser, page):
+    """Each picture is moved inside its own box."""
     with pages.opened(browser, page.as_uri(), width=390) as shown:
         widths = shown.page.evaluate("[...document.images].map(image => image.width)")
         boxes = shown.page.evaluate("[...document.querySelectorAll('figure, .figure')].map(box => box.scrollWidth - box.clientWidth)")
+        files = "[...document.querySelectorAll('.box')].find(box => box.ariaLabel.startsWith('All of it'))"
+        assert shown.page.evaluate(f"{files}.scrollWidth - {files}.clientWidth") == 0
     assert (min(widths), len(widths)) == (480, 5)
     assert (min(boxes) > 0, len(boxes)) == (True, 5)
-
-
-def test_what_files_are_shows_on_a_phone(browser, page):
-    with pages.opened(browser, page.as_uri(), width=390) as shown:
-        box = "[...document.querySelectorAll('.box')].find(box => box.ariaLabel.startsWith('All of it'))"
-        assert shown.page.evaluate(f"{box}.scrollWidth - {box}.clientWidth") == 0
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
@@ -259,22 +246,12 @@ def test_what_is_missing_is_evaluated_first(commands, run, reported, unevaluated
     assert ("non-zero return code" in done.stdout) == (not epochs)
 
 
-HISTORY = """epoch,loss,mae,val_loss,val_mae,learning_rate,seconds,images_per_s
-1,2.0,1.1,1.9,1.2,0.01,2.0,200
-2,1.5,0.9,1.6,1.0,0.01,2.0,200
-"""
-
-
 def test_the_report_of_a_model_that_classifies_nothing(commands):
     """Its validation loss counts."""
     given = (f"model={samples.COMPILED}:build", f"dataset={samples.COMPILED}:data", samples.UNEVEN, "epochs=2")
     run = samples.succeed(samples.launch(commands, "table", *given), best={"epoch": 2, "val_loss": 1.6})
-    rows = [
-        "epoch,loss,mae,val_loss,val_mae,learning_rate,seconds,images_per_s",
-        "1,2.0,1.1,1.9,1.2,0.01,2.0,200",
-        "2,1.5,0.9,1.6,1.0,0.01,2.0,200",
-    ]
-    (run / "history.csv").write_text("\n".join([*rows, ""]))
+    header = "epoch,loss,mae,val_loss,val_mae,learning_rate,seconds,images_per_s\n"
+    (run / "history.csv").write_text(f"{header}1,2.0,1.1,1.9,1.2,0.01,2.0,200\n2,1.5,0.9,1.6,1.0,0.01,2.0,200\n")
     commands.ended("report", "run=table", "evaluate=false")
     page = (run / "report" / "README.md").read_text()
     assert "best validation loss" in page

@@ -65,22 +65,6 @@ def test_each_trial_is_measured_once(project, measured):
     assert not (project.root / "runs").exists() or not [path for path in (project.root / "runs").iterdir() if path.name.startswith("pi.")]
 
 
-@EXHAUSTIVE("control/sweep", "playbooks/stages")
-@pytest.mark.usefixtures("measured")
-def test_more_trials_are_added(project, pictures):
-    first = rows(project, "pi")
-    more = project.play("sweep", *asked(pictures, "pi", "workers=1,2", "repeats=1"))
-    assert "2: 1, 2 workers x 1 repeat x 1 epoch, 1 of them measured already" in more.stdout, more.stdout
-    after = rows(project, "pi")
-    assert after[:1] == first
-    assert [(row.workers, row.repeat, row.hosts) for row in after[1:]] == [(1, 1, "worker1")]
-    folder = project.root / "sweeps" / "pi"
-    assert {"time_mean.png", "time_median.png", "speedup.png"} <= {path.name for path in folder.iterdir()}
-    # An epoch is the whole training set at every number of workers.
-    images = {json.loads((folder / "trials" / f"pi.w{n}-e1-r1" / "cluster.json").read_text())["counts"]["train_images"] for n in (1, 2)}
-    assert len(images) == 1
-
-
 @EXHAUSTIVE
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
 def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
@@ -105,6 +89,9 @@ def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     after = rows(project, name)
     assert after[:1] == kept
     assert sorted((row.workers, row.state) for row in after) == [(1, "SUCCEEDED"), (2, "SUCCEEDED")]
+    # An epoch is the whole training set at every number of workers.
+    clusters = [json.loads((project.root / f"sweeps/{name}/trials/{trial}/cluster.json").read_text()) for trial in trials]
+    assert clusters[0]["counts"]["train_images"] == clusters[1]["counts"]["train_images"]
 
 
 def await_running(project: LocalProject, name: str, playbook: Popen[str], after: str = "") -> str:
@@ -121,58 +108,6 @@ def await_running(project: LocalProject, name: str, playbook: Popen[str], after:
 
     await_during(playbook, running, 120, "a trial to run")
     return found[0]
-
-
-@pytest.fixture
-def broken(project):
-    """The second worker's Python does not run."""
-    python = project.root / "broken-python"
-    python.write_text("#!/bin/sh\nexit 3\n")
-    python.chmod(0o755)
-    variables = project.root / "inventory" / "local" / "host_vars" / "worker2.yml"
-    variables.parent.mkdir()
-    variables.write_text(f"worker_python: {python}\n")
-    yield variables
-    variables.unlink(missing_ok=True)
-    variables.parent.rmdir()
-
-
-@EXHAUSTIVE
-def test_warm_up_that_fails_ends_the_sweep(project, pictures, broken):
-    lost = project.play("sweep", *asked(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
-    assert lost.returncode != 0
-    assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
-    assert rows(project, "lame") == []
-    assert nothing_is_left(project, "lame")
-    broken.unlink()
-    project.play("sweep", *asked(pictures, "lame", "workers=2", "repeats=1"))
-    assert [row.state for row in rows(project, "lame")] == ["SUCCEEDED"]
-
-
-@EXHAUSTIVE
-def test_saved_states_are_a_column_of_their_own(project, pictures):
-    done = project.play("sweep", *asked(pictures, "saved", "workers=2", "repeats=1", "checkpoint_every=1,0"))
-    assert sorted(row.checkpoint_every for row in rows(project, "saved")) == [0, 1]
-    assert (project.root / "sweeps" / "saved" / "checkpoints.png").is_file()
-    assert re.search(
-        r"Training time with the state saved, against at the end of an epoch: every 1 step [+-][\d.]+%, noise unknown", done.stdout
-    )
-    assert (project.root / "sweeps" / "saved" / "analysis.md").read_text().startswith("# What do saved states cost?\n")
-
-
-@EXHAUSTIVE
-@pytest.mark.usefixtures("measured")
-def test_next_command_measures_more(project):
-    folder = project.root / "sweeps" / "pi"
-    shown = project.play("sweep", "sweep=pi", "measure=false").stdout
-    command = re.search(r"measure for an answer +ansible-playbook sweep\.yml((?: -e \S+)+)", shown)
-    assert command, shown
-    assert shown.count("ansible-playbook ") == 1, "one next command"
-    words = [word for word in command.group(1).split() if word != "-e"]
-    plan = project.play("sweep", *words, "--check", "preflight=false").stdout
-    assert "1, 2, 3 workers" in plan, plan
-    assert "x 1 epoch" in plan, plan
-    assert (folder / "timings.csv").is_file()
 
 
 # --- settings

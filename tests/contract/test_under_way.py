@@ -67,13 +67,6 @@ def test_ctrl_c_leaves_training_running_with_next_commands(project, interrupted)
     await_held(project, "left", 20)
 
 
-@EXHAUSTIVE("control/runs", "playbooks/stages", "status.yml")  # shown in a list: test_queue.py; when it has ended: test_hostile_node.py
-def test_status_of_a_running_run(project, interrupted):
-    status = project.play("status", "run=left").stdout
-    assert "left: RUNNING" in status
-    assert re.search(r"epoch 3/600", status), status
-
-
 def test_second_run_is_refused_with_fixes(project, pictures, interrupted):
     done = project.play("train", "run=second", f"dataset={pictures}", *CHECKED, check=False)
     assert done.returncode != 0
@@ -137,15 +130,10 @@ def test_stop_names_the_host_that_it_cannot_reach(project, interrupted, other_se
 
 
 @EXHAUSTIVE("control/runs", "playbooks/stages", "stop.yml")
-def test_run_is_stopped_once(project, interrupted):
-    """That a run is stopped at all: tests/contract/test_queue.py, and above."""
+def test_stopped_run_is_continued_with_the_change(project, interrupted):
     again = project.play("stop", "run=left")
     assert "left was not running" in again.stdout
     assert "changed=0" in again.stdout
-
-
-@EXHAUSTIVE("control/runs", "playbooks/stages", "stop.yml")
-def test_stopped_run_is_continued_with_the_change(project, interrupted):
     steps = project.summary("left")["steps"]
     project.hold("left", steps + 10 & ~1)
     done = project.play("train", "run=left", "epochs=601", "detach=true")

@@ -159,10 +159,13 @@ class Lab(Project):
         """Wait until a node has recorded `steps` steps of a run; fail if the command that watches it ends first."""
         await_during(playbook, lambda: self.steps(node, run) >= steps, 240, f"{run}: {steps} steps")
 
+    def own(self, node: int, run: str, name: str) -> str:
+        """The text of a file that a node writes of a run; empty while it is not there."""
+        return self.on(node, f"cat {WORKER_ROOT}/runs/{run}/workers/node{node}/{name} 2>/dev/null", check=False)
+
     def steps(self, node: int, run: str) -> int:
         """Steps that a node has recorded of a run."""
-        path = f"{WORKER_ROOT}/runs/{run}/workers/node{node}/metrics.jsonl"
-        lines = self.on(node, f"cat {path} 2>/dev/null", check=False).splitlines()
+        lines = self.own(node, run, "metrics.jsonl").splitlines()
         return max((json.loads(line)["step"] for line in lines if '"kind": "steps"' in line and line.endswith("}")), default=0)
 
 

@@ -5,61 +5,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.lab.conftest import NODES, SHORT, Lab
 from tests.lab.conftest import WORKER_ROOT as ROOT
-from tests.project import EXHAUSTIVE, SLOWEST, await_during
-
-# --- A node in another's hands: what it lists and says
-
-
-def hostile_node_commands(run: str, node: int, target: Path) -> str:
-    """Shell commands that put names, sizes, links and records into a run directory that no worker writes."""
-    folder = f"{ROOT}/runs/{run}"
-    own = f"{folder}/workers/node{node}"
-    return f"""set -e
-mkdir -p "{folder}/x
-4 1.0 {target.parent}" "{folder}{target.parent}"
-echo evil > "{folder}{target}"
-echo evil > "{folder}/x
-4 1.0 {target}"
-mkdir -p {folder}/checkpoints {folder}/logs/train
-truncate -s 4T {folder}/checkpoints/epoch-9999.keras
-ln -s /etc/passwd {folder}/logs/train/events.out.tfevents.evil
-mkfifo {own}/metrics-1.jsonl
-i=0; while [ $i -lt 2000 ]; do : > "{folder}/junk $i"; i=$((i + 1)); done
-printf '\\033]0;evil\\007\\033[2J\\n' >> {own}/worker.log
-printf '[]\\n{{"t": NaN}}\\n{{"t": 1, "kind": "phase", "phase": "\\\\u001b[2J", "note": "a\\\\nb"}}\\n' >> {own}/metrics.jsonl
-echo '["no end"]' > {own}/exit.json
-chown -hR lockstep: {folder}
-"""
-
-
-@EXHAUSTIVE("control/remote", "control/runs/results/run_folder.py", "plugins/modules", "roles/worker")
-@pytest.mark.parametrize("node", [1, 2])
-def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int, tmp_path: Path):
-    """By name of a file: `find` listed one a line, so what follows a newline was an absolute path, fetched as whoever typed the command."""
-    run, target = f"hostile-{node}", tmp_path / "outside" / "written"
-    steps = "set=train.steps=400,train.steps_per_epoch=20,data.limit_train=6400"
-    playbook = cluster.start("train", f"run={run}", "config=lecture_cnn", "workers=2", steps)
-    await_during(playbook, lambda: cluster.steps(node, run) > 4, 240, f"{run} training")
-    cluster.on(node, hostile_node_commands(run, node, target))
-    output, _ = playbook.communicate(timeout=400 * SLOWEST)
-    assert not target.parent.exists()
-    assert playbook.returncode == 0, output
-    assert f"{run}: SUCCEEDED" in output
-    assert all(character.isprintable() or character in "\n\t" for character in output)
-    assert "not a file that workers write" in " ".join(output.split())
-    here = [str(path.relative_to(cluster.run(run))) for path in cluster.run(run).rglob("*") if not path.is_dir()]
-    assert not [name for name in here if re.search("evil|junk|written|9999", name)]
-    assert not [path for path in cluster.run(run).rglob("*") if path.is_symlink()]
-    assert "\x1b" not in cluster.play("logs", f"run={run}").stdout
-    assert cluster.on(node, f"find {ROOT}/runs/{run}/workers -not -type l -perm /007 -not -name 'metrics-1.jsonl'").strip() == ""
-    cluster.play("playbooks/delete_run", f"run={run}")
-
+from tests.project import EXHAUSTIVE
 
 # --- an ordinary user of a member: neither root nor the one who trains
 
@@ -216,12 +167,6 @@ def test_an_ordinary_user_of_a_member_reaches_no_port_of_the_cluster(members):
     assert re.search(r"counter packets [1-9]\d* .* reject", members.on(SERVER, "nft list chain inet lockstep other_users"))
 
 
-@EXHAUSTIVE("roles/firewall", "roles/dfs", "roles/host")
-def test_the_user_who_trains_still_trains(members):
-    done = members.play("train", "quick=true", "run=guarded")
-    assert "guarded: SUCCEEDED" in done.stdout, done.stdout
-
-
 # --- strangers at the ports on which workers wait for each other
 
 HOLDER = """
@@ -311,21 +256,3 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
     assert "contents differ from what was published; sent again" in done.stdout
     assert cluster.summary("fixed")["weights_sha256"] == first
     assert shared_code_unharmed(cluster)
-
-
-@EXHAUSTIVE("control/remote", "control/datasets", "roles/distribute", "trainer/rundir/layout.py", "plugins/shared")
-@pytest.mark.parametrize(
-    ("what", "file"),
-    [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")],
-)
-def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, first):
-    forget_published_copies(cluster)
-    argv = ["python3", "-c", CHANGES, "{{ published.code | basename }}", "{{ published.folder | basename }}", what]
-    done = cluster.train_attacked(argv, f"run=attacked-{what}", *SHORT)
-    assert done.returncode != 0, done.stdout
-    assert "First failure: node" in done.stdout, done.stdout
-    assert file in done.stdout
-    assert "Fix: run the same command again" in done.stdout
-    assert shared_code_unharmed(cluster)
-    cluster.play("train", f"run=attacked-{what}", *SHORT)
-    assert cluster.summary(f"attacked-{what}")["weights_sha256"] == first

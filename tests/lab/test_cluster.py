@@ -75,16 +75,6 @@ def test_data_and_code_are_sent_once_for_all_hosts(cluster):
     assert cluster.on(5, f"ls {folder}/manifest.json").strip()
 
 
-@EXHAUSTIVE("control/runs", "report.yml", "playbooks/stages/report.yml")
-def test_a_report_makes_the_test_results_that_it_lacks(cluster):
-    cluster.play("train", "run=reported", *SHORT)
-    shown = cluster.play("report", "run=reported").stdout
-    folder = cluster.run("reported") / "report"
-    assert {"README.md", "index.html", "reported.zip"} <= {path.name for path in folder.iterdir()}, shown
-    assert "test accuracy" in (folder / "README.md").read_text().lower()
-    assert (cluster.run("reported") / "evaluations.csv").is_file()
-
-
 @EXHAUSTIVE("control/sweep", "sweep.yml", "playbooks/stages/trial.yml", "playbooks/stages/trials.yml")
 def test_a_sweep_over_ssh_leaves_nothing_on_the_hosts(cluster):
     shown = cluster.play("sweep", "workers=2,5", "repeats=1", "epochs=1", "set=data.limit_train=6400", "sweep=pi", timeout=400).stdout

@@ -31,7 +31,7 @@ BROKEN = {
             f"mv {PYTHON} {PYTHON}.kept; printf '#!/bin/sh\\n{PYTHON}.kept \"$@\" | sed s/3[.]11[.][0-9]*/3.9.2/\\n' > {PYTHON}; "
             f"chmod +x {PYTHON}",
             f"mv -f {PYTHON}.kept {PYTHON}",
-        ),
+        )
     ],
     2: [
         (f"cp {CLOCK} /root/; echo '{LATER}' >> {CLOCK}", f"mv /root/sitecustomize.py {CLOCK}"),

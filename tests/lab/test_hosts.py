@@ -60,11 +60,6 @@ def ended(playbook: subprocess.Popen[str]) -> str:
     return playbook.communicate(timeout=60 * SLOWEST)[0]
 
 
-def own(lab: Lab, node: int, run: str, name: str) -> str:
-    """A file that a node writes of a run; empty while it is not there."""
-    return lab.on(node, f"cat {WORKER_ROOT}/runs/{run}/workers/node{node}/{name} 2>/dev/null", check=False)
-
-
 # --- one training, which is watched, and goes on after one of its hosts has restarted
 
 
@@ -91,7 +86,7 @@ def test_an_ordinary_user_sees_neither_run_nor_secret(cluster, watched):
         assert python(cluster, 1, TRY, WORKER_ROOT, pid, user="lockstep").count("write") >= 3, "the attempts are real ones"
         planted = [f"{WORKER_ROOT}/runs/planted", "/mnt/lockstep/code/planted", "/mnt/lockstep/planted"]
         cluster.on(1, shlex.join(["rm", "-rf", *planted]))
-        secret = own(cluster, 1, "watched", "secret").strip()
+        secret = cluster.own(1, "watched", "secret").strip()
         assert len(bytes.fromhex(secret)) == 32
         shown = cluster.on(1, f"cd /; runuser -u {USER} -- ps -ww -eo args")
         assert "--run" in shown
@@ -104,7 +99,7 @@ def test_a_restarted_host_trains_on(cluster, watched):
     await_until(lambda: "glusterfs" in cluster.on(2, "findmnt -n -o FSTYPE /mnt/lockstep", check=False), 90, "mounted again")
     await_until(lambda: "trainer-" in cluster.on(2, "ls /mnt/lockstep/code", check=False), 90, "read again")
     assert "table inet lockstep" in cluster.on(2, "nft list ruleset")
-    await_until(lambda: "restart 1 of this launch" in own(cluster, 1, "watched", "worker.log"), 240, "the restart")
+    await_until(lambda: "restart 1 of this launch" in cluster.own(1, "watched", "worker.log"), 240, "the restart")
     cluster.await_steps(1, "watched", cluster.steps(1, "watched") + 5, watched)
     cluster.play("stop", "run=watched")
     watched.communicate(timeout=60 * SLOWEST)
@@ -155,8 +150,8 @@ def test_the_others_of_an_unplugged_host_end(cluster, node, transport):
     cluster.play("train", f"run={run}", *LONG[:2], f"{LONG[2]},reduction.transport={transport},recovery.max_restarts=0", "detach=true")
     cluster.await_steps(node, run, 21)
     with cluster.unplugged(node):
-        await_until(lambda: all(own(cluster, number, run, "exit.json") for number in others), 120, "the end of the others")
-        assert {json.loads(own(cluster, number, run, "exit.json"))["exit_code"] for number in others} == {75}
+        await_until(lambda: all(cluster.own(number, run, "exit.json") for number in others), 120, "the end of the others")
+        assert {json.loads(cluster.own(number, run, "exit.json"))["exit_code"] for number in others} == {75}
     cluster.play("stop", f"run={run}")
 
 
@@ -175,13 +170,3 @@ def test_a_host_unplugged_while_provisioned_is_named(cluster):
     cluster.play("provision", timeout=600)
     assert changed(cluster.play("provision").stdout) == 0
     assert cluster.on(2, f"{WORKER_ROOT}/venv/bin/python -c 'import tensorflow' && echo fine", check=False).strip() == "fine"
-
-
-@EXHAUSTIVE
-def test_a_stopped_run_continues_over_ssh(cluster):
-    cluster.play("train", "run=stopped", "detach=true", *LONG)
-    cluster.play("stop", "run=stopped")
-    assert cluster.summary("stopped")["state"] == "CANCELLED"
-    steps = cluster.summary("stopped")["steps"]
-    done = cluster.play("train", "run=stopped", f"epochs={steps // 20 + 1}")
-    assert "stopped: SUCCEEDED" in done.stdout, done.stdout

@@ -84,10 +84,9 @@ def test_one_line_makes_fit_that_of_five_ssh_hosts(cluster: Lab, tmp_path):
 def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(cluster: Lab, tmp_path):
     (tmp_path / "main.py").write_text("import os, signal\nprint('pid', os.getpid(), flush=True)\nsignal.pause()\n")
     playbook = cluster.start("train", f"script={tmp_path}", "run=endless")
-    log = "/home/lockstep/lockstep/runs/endless/workers/node3/worker.log"
     try:
-        await_during(playbook, lambda: "pid " in cluster.on(3, f"cat {log} 2>/dev/null", check=False), 60, "its start")
-        cluster.on(3, f"kill -9 $(grep -oE 'pid [0-9]+' {log} | tail -n 1 | cut -c5-)")
+        await_during(playbook, lambda: "pid " in cluster.own(3, "endless", "worker.log"), 60, "its start")
+        cluster.on(3, f"kill -9 {cluster.own(3, 'endless', 'worker.log').rpartition('pid ')[2].split()[0]}")
         output, _ = playbook.communicate(timeout=90 * SLOWEST)
     finally:
         if playbook.poll() is None:
@@ -111,20 +110,17 @@ lockstep.distribute(model).fit(x, x[:, :1], epochs=1_000_000, verbose=2)
 
 def test_a_script_whose_host_is_unplugged_ends_everywhere(cluster: Lab, tmp_path):
     (tmp_path / "main.py").write_text(ENDLESS)
-    others = [number for number in range(1, NODES + 1) if number != 3]
+    run, others = "cut-script", [number for number in range(1, NODES + 1) if number != 3]
 
-    def own(number: int, name: str) -> str:
-        return cluster.on(number, f"cat /home/lockstep/lockstep/runs/cut-script/workers/node{number}/{name} 2>/dev/null", check=False)
-
-    cluster.play("train", f"script={tmp_path}", "run=cut-script", "detach=true")
-    await_until(lambda: "Epoch 9/" in own(1, "worker.log"), 120, "training")
+    cluster.play("train", f"script={tmp_path}", f"run={run}", "detach=true")
+    await_until(lambda: "Epoch 9/" in cluster.own(1, run, "worker.log"), 120, "training")
     with cluster.unplugged(3):
-        await_until(lambda: all(own(number, "exit.json") for number in others), 120, "the end of the others")
-        ends = [json.loads(own(number, "exit.json")) for number in others]
-        logs = "".join(own(number, "worker.log") for number in others)
+        await_until(lambda: all(cluster.own(number, run, "exit.json") for number in others), 120, "the end of the others")
+        ends = [json.loads(cluster.own(number, run, "exit.json")) for number in others]
+        logs = "".join(cluster.own(number, run, "worker.log") for number in others)
     assert {end["exit_code"] for end in ends} == {75}, logs
     assert f"rank 2 ({cluster.address(3)}) stopped answering: it is frozen, or its host or network is gone" in logs
-    cluster.play("stop", "run=cut-script")
+    cluster.play("stop", f"run={run}")
 
 
 @EXHAUSTIVE(*ASYNCHRONOUS)
@@ -133,11 +129,8 @@ def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster:
     example, run = f"{cluster.root}/examples/taxi.py", "ssh-rides"
     more = "workers=5", "epochs=12", "set=strategy.name=parameter_server,train.batch_size=64,train.steps_per_call=2,train.monitor=val_auc"
     playbook = cluster.start("train", f"run={run}", f"model={example}:build", f"dataset={example}:data", *more)
-    supervisor = f"/home/lockstep/lockstep/runs/{run}/workers/node5/supervisor.json"
-    metrics = f"/home/lockstep/lockstep/runs/{run}/workers/node1/metrics.jsonl"
-    recorded = f'grep -c \'"kind": "steps"\' {metrics}'
-    await_during(playbook, lambda: cluster.on(1, recorded, check=False).strip() not in ("", "0"), 180, "the first step")
-    before = json.loads(cluster.on(5, f"cat {supervisor}"))["pids"]["worker"]
+    await_during(playbook, lambda: '"kind": "steps"' in cluster.own(1, run, "metrics.jsonl"), 180, "the first step")
+    before = json.loads(cluster.own(5, run, "supervisor.json"))["pids"]["worker"]
     cluster.on(5, f"kill -9 {before}")
     output, _ = playbook.communicate(timeout=300 * SLOWEST)
     assert playbook.returncode == 0, output

@@ -20,31 +20,21 @@ SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_eve
 RUNS = ("queued-1", "queued-2", "queued-3")
 
 
-def own(run: str, node: int) -> str:
-    return f"/home/lockstep/lockstep/runs/{run}/workers/node{node}"
-
-
-def has_ended(cluster: Lab, run: str) -> bool:
-    return all(cluster.on(node, f"cat {own(run, node)}/exit.json", check=False) for node in range(1, NODES + 1))
-
-
 def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(cluster: Lab):
     more = f"set={SETTINGS}"
     assert "queued-1 is" in cluster.play("train", "run=queued-1", "queue=true", *LONG, more).stdout
     watching = cluster.start("train", "run=queued-2", "queue=true", "detach=false", *TRAINING, more)
-    await_until(lambda: "behind run queued-1" in cluster.on(1, f"cat {own(RUNS[1], 1)}/worker.log", check=False), 120, "it waits", every=1)
+    await_until(lambda: "behind run queued-1" in cluster.own(1, RUNS[1], "worker.log"), 120, "it waits", every=1)
     watching.send_signal(signal.SIGKILL)
     watching.communicate(timeout=60 * SLOWEST)
-    assert (
-        "queued-3 is queued: behind run queued-2, which was queued before"
-        in cluster.play("train", "run=queued-3", "queue=true", *TRAINING, more).stdout
-    )
+    third = cluster.play("train", "run=queued-3", "queue=true", *TRAINING, more).stdout
+    assert "queued-3 is queued: behind run queued-2, which was queued before" in third
     cluster.container("restart", "-t", "10", f"{PREFIX}-node4")
     listed = cluster.play("status").stdout
     states = dict(re.findall(r"^  (queued-[123]) +(\S+(?: \(\d\))?)", listed, re.MULTILINE))
     assert states["queued-3"] == "QUEUED (2)", listed
     for run in RUNS:
-        await_until(lambda run=run: has_ended(cluster, run), 400, f"{run} ends", every=2)
+        await_until(lambda run=run: all(cluster.own(node, run, "exit.json") for node in range(1, NODES + 1)), 400, f"{run} ends", every=2)
     listed = cluster.play("status").stdout
     assert len(re.findall(r"^  queued-[123] +ended, not collected", listed, re.MULTILINE)) >= 2, listed
     for run in RUNS:

@@ -9,6 +9,8 @@ from tests.lab.conftest import NODES, PREFIX, SUBNET, changed
 from tests.project import EXHAUSTIVE, Project
 from tests.unit.control.provision.test_wheels import make_wheel
 
+OURS = "/etc/ssl/glusterfs* /usr/lib/ssl/glusterfs* /var/lib/glusterd /etc/sysctl.d/90-* /var/lib/lockstep "
+OURS += "/usr/local/lib/lockstep /etc/systemd/system/lockstep-resume.service"
 TAKES = """
 import keras
 import numpy as np
@@ -65,15 +67,7 @@ def test_what_provisioning_put_there_is_removed(cluster):
     cluster.play("provision", "state=absent", timeout=600)
     for node in range(1, NODES + 1):
         assert cluster.on(node, "command -v tmux glusterd nft; findmnt -n /mnt/lockstep; grep lockstep /etc/fstab", check=False) == ""
-        assert (
-            cluster.on(
-                node,
-                "ls -d /etc/ssl/glusterfs* /usr/lib/ssl/glusterfs* /var/lib/glusterd /etc/sysctl.d/90-* /var/lib/lockstep "
-                "/usr/local/lib/lockstep /etc/systemd/system/lockstep-resume.service",
-                check=False,
-            )
-            == ""
-        )
+        assert cluster.on(node, f"ls -d {OURS}", check=False) == ""
         assert cluster.on(node, "ls /home/lockstep/lockstep", check=False).split() in ([], ["runs"])
     assert changed(cluster.play("provision", "state=absent").stdout) == 0
 

@@ -10,13 +10,12 @@ import pytest
 
 from control.remote.worker_files import chief_records, read_records
 from control.runs.results.evaluation_table import EvaluationTable
-from tests.local_project import LocalProject
+from tests.local_project import children
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer.host import sealed_files
 from trainer.host.claims import SUPERVISED
 from trainer.rundir.layout import SERVER_LOG
 from trainer.rundir.phases import Phase
-from trainer.rundir.schemas import read_history
 
 ROLES = "strategy.name=parameter_server"
 SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_epoch=100,{ROLES}"
@@ -25,14 +24,6 @@ SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_e
 def arguments(run: str, pictures, settings: str = "", epochs: int = 3) -> list[str]:
     more = f"set={SETTINGS}{f',{settings}' if settings else ''}", "workers=3", "preflight=false"
     return [f"run={run}", f"dataset={pictures}", "config=task_cnn", *more, f"epochs={epochs}"]
-
-
-def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
-    await_during(playbook, lambda: project.steps(1, run) > steps, 120, f"{steps} steps")
-
-
-def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
-    return (project.node(worker, run) / "workers" / f"worker{worker}" / name).read_text()
 
 
 @pytest.fixture
@@ -54,8 +45,8 @@ def test_it_learns_with_a_role_for_each_host(project, pictures):
     assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 200, 3)
     for worker in range(1, 6):
         assert json.loads((project.run("roles") / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 0
-    assert "ps 0 of 1 listens" in log(project, 4, "roles")
-    assert read_history(project.run("roles") / "history.csv")[-1]["val_accuracy"] >= 0.9, "a network can tell these classes by their colour"
+    assert "ps 0 of 1 listens" in project.log(4, "roles")
+    assert project.history("roles")[-1]["val_accuracy"] >= 0.9, "a network can tell these classes by their colour"
     records = [record for record in chief_records(project.run("roles")) if record["kind"] == "staleness"]
     # Of each epoch of 100 steps, two in each call, the short last step is a call of its own.
     assert [sum(record["calls"]) for record in records] == [51, 51] == [sum(record["by_worker"]) for record in records]
@@ -84,7 +75,7 @@ def test_an_evaluators_numbers_are_those_of_evaluate(project, pictures):
 def test_a_host_that_trains_nothing_is_started_again(project, pictures, lost):
     run, number = f"lost-{lost}", {"server": 4, "evaluator": 5}[lost]
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20", epochs=6))
-    await_steps(project, playbook, run, 130)
+    project.await_steps(playbook, run, 130)
     os.kill(project.pids(number, run)["worker"], signal.SIGKILL)
     output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
@@ -120,8 +111,8 @@ def test_a_chief_keeps_the_weights_itself(project, pictures):
     records = [record for record in chief_records(project.run("apart")) if record["kind"] == "staleness"]
     assert all(min(record["by_worker"]) > 0 for record in records), "both compute"
     assert max(max(record["staleness"]) for record in records) > 0, "neither waits for the other"
-    assert "ps 0 of 1 listens" in log(project, 1, "apart", SERVER_LOG)
-    assert "worker 1 of 2 listens" in log(project, 3, "apart")
+    assert "ps 0 of 1 listens" in project.log(1, "apart", SERVER_LOG)
+    assert "worker 1 of 2 listens" in project.log(3, "apart")
     assert "apart on its test images" in shown
 
 
@@ -152,17 +143,17 @@ def test_others_go_on_without_a_killed_worker(project, pictures):
     """Until it is back, which its own supervisor sees to; how a silent one is ended is a matter of all supervisors."""
     run = "worker-killed"
     playbook = project.start("train", *arguments(run, pictures, epochs=8))
-    await_steps(project, playbook, run, 60)
+    project.await_steps(playbook, run, 60)
     before = project.pids(3, run)["worker"]
     os.kill(before, signal.SIGKILL)
-    await_steps(project, playbook, run, project.steps(1, run) + 20)
+    project.await_steps(playbook, run, project.steps(1, run) + 20)
     await_during(playbook, lambda: project.has_another(3, run, before), 60, "the next worker")
     output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 800, 0)
     named = r"this worker was killed by SIGKILL.*; it starts again, and the others go on \(restart 1 of this host\)"
-    assert re.search(named, log(project, 3, run))
+    assert re.search(named, project.log(3, run))
     assert re.search(f"worker3: {named}", output), output
 
 
@@ -171,9 +162,9 @@ def test_others_go_on_without_a_killed_worker(project, pictures):
 def test_all_start_again_without_chief_or_server(project, pictures, lost):
     run = f"without-{lost}"
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20"))
-    await_steps(project, playbook, run, 130)
+    project.await_steps(playbook, run, 130)
     pids = project.pids(1, run)
-    (server,) = (int(child) for child in _children(pids["worker"]))
+    (server,) = children(pids["worker"])
     os.kill({"chief": pids["worker"], "server": server, "supervisor": pids["supervisor"]}[lost], signal.SIGKILL)
     output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
@@ -182,11 +173,6 @@ def test_all_start_again_without_chief_or_server(project, pictures, lost):
     for worker in (1, 2, 3):
         records = read_records(project.run(run) / "workers" / f"worker{worker}" / "metrics.jsonl")
         assert max(record["number"] for record in records if record["kind"] == "generation") == 2
-
-
-def _children(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/task/{pid}/children") as stream:
-        return stream.read().split()
 
 
 @EXHAUSTIVE

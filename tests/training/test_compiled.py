@@ -13,7 +13,6 @@ from tests import preloaded
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from tests.training.trainings import Trainings
-from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("compiled.py")
 UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
@@ -63,10 +62,6 @@ def apart(trainings: Trainings, name: str, *more: str, model: str = "build", dat
     return trainings.train(f"run={name}", f"model={FILE}:{model}", f"dataset={FILE}:{data}", UNEVEN, *more)
 
 
-def history(project: LocalProject | Trainings, name: str):
-    return read_history(project.run(name) / "history.csv")
-
-
 @pytest.fixture(scope="module")
 def two_epochs(project):
     """Two epochs on two workers with uneven parts of a step, the last one evaluated."""
@@ -89,7 +84,7 @@ def fitted(project, two_epochs, tmp_path_factory):
 def test_two_workers_train_as_fit_does(project, fitted):
     """With the global batch: weights, losses and metrics."""
     assert fitted["apart"] < 1e-4
-    for row, logs in zip(history(project, "table"), fitted["logs"], strict=True):
+    for row, logs in zip(project.history("table"), fitted["logs"], strict=True):
         assert row["loss"] == pytest.approx(logs["loss"][0], rel=1e-4)
         assert row["mae"] == pytest.approx(logs["mae"][0], rel=1e-4)
 
@@ -103,7 +98,7 @@ def test_rows_are_called_examples_everywhere(project, two_epochs):
 
 def test_history_has_the_models_metrics(project, two_epochs):
     """The best epoch follows the loss, of which less is better."""
-    rows, summary = history(project, "table"), project.summary("table")
+    rows, summary = project.history("table"), project.summary("table")
     assert list(rows[0]) == ["epoch", "loss", "mae", "val_loss", "val_mae", "learning_rate", "seconds", "images_per_s"]
     best = min(rows, key=lambda row: row["val_loss"])
     assert summary["best"] == {"epoch": best["epoch"], "val_loss": best["val_loss"]}
@@ -194,14 +189,14 @@ def called(trainings):
 
 
 def test_callbacks_change_the_rate_and_end_it(trainings, called):
-    assert [row["learning_rate"] for row in history(trainings, "called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
+    assert [row["learning_rate"] for row in trainings.history("called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
     assert trainings.summary("called")["ended_early"]
     assert (trainings.run("called") / "output/log.csv").read_text().startswith("epoch,")
 
 
 def test_an_own_train_step_has_its_own_values(trainings, called):
     """What it returns besides metrics is a column, too."""
-    first, *_, last = history(trainings, "called")
+    first, *_, last = trainings.history("called")
     assert list(first)[1:4] == ["loss", "divergence", "val_loss"]
     assert last["loss"] < first["loss"]
     assert first["divergence"] > 0
@@ -252,7 +247,7 @@ def test_a_metric_without_a_number_is_left_out(project):
     for epochs in (1, 2):
         shown = train(project, "precise", f"epochs={epochs}", "evaluate=true", model="precise")
         assert "precision is nan in epoch" in shown
-    columns = [set(row) & {"loss", "val_loss", "precision", "val_precision"} for row in history(project, "precise")]
+    columns = [set(row) & {"loss", "val_loss", "precision", "val_precision"} for row in project.history("precise")]
     assert columns == [{"loss", "val_loss"}] * 2
     assert project.summary("precise")["best"]["epoch"] in (1, 2)
 
@@ -262,25 +257,7 @@ def test_a_run_starts_from_the_weights_of_another(project, two_epochs):
     """And continues as if it had not stopped."""
     given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
     train(project, "tuned", given, "epochs=2")
-    assert history(project, "tuned")[0]["loss"] < history(project, "table")[-1]["loss"]
+    assert project.history("tuned")[0]["loss"] < project.history("table")[-1]["loss"]
     for steps in (7, 26):
         train(project, "tuned-parts", *([given] if steps == 7 else []), f"{UNEVEN},train.steps={steps}")
     assert project.summary("tuned-parts")["weights_sha256"] == project.summary("tuned")["weights_sha256"]
-
-
-@EXHAUSTIVE
-def test_weights_of_another_width_are_left_out(project, two_epochs):
-    given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
-    train(project, "wider", given, f"{UNEVEN},model.width=9,train.skip_mismatch=true,train.steps=2")
-
-
-@EXHAUSTIVE
-def test_weights_changed_on_the_way_are_not_loaded(project, two_epochs):
-    given = f"weights={project.run('table')}/checkpoints/epoch-0001.keras"
-    attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
-    argv = ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"]
-    run = ("run=attacked", f"model={FILE}:build", f"dataset={FILE}:data", given, f"{UNEVEN},train.steps=2")
-    done = project.train_attacked(argv, *run)
-    assert done.returncode != 0
-    assert "weights=epoch-0001.keras" in done.stdout
-    assert "was given" in done.stdout

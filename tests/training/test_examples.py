@@ -91,11 +91,6 @@ def last_snapshot(trainings, run):
     return max((trainings.run(run) / "checkpoints").glob("epoch-*.keras"))
 
 
-def history(trainings, run):
-    with (trainings.run(run) / "history.csv").open() as stream:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
-
-
 def test_every_example_is_trained_here():
     assert set(FOLLOW_FIT) | DRAW == EXAMPLES
 
@@ -166,7 +161,7 @@ def test_two_workers_train_as_fit_does(trainings, name):
     for first, mine, theirs in zip(before, alone.get_weights(), expected, strict=True):
         if mine.dtype.kind == "f":
             np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance * max(1e-2, abs(theirs - first).max()))
-    (row,) = history(trainings, run)
+    (row,) = trainings.history(run)
     # Of several outputs, Keras counts one step too many in the loss of each in the first epoch; here they add up to the loss.
     metrics = {metric: values[-1] for metric, values in fitted.history.items() if not metric.endswith("_loss")}
     assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
@@ -190,15 +185,14 @@ def test_two_launches_give_the_weights_of_one(trainings, name):
     assert len(set(whole["weights_sha256_by_rank"])) == 1
     assert halves["restarts"] == 1
     assert halves["weights_sha256"] == whole["weights_sha256"]
-    assert history(trainings, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
-        history(trainings, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
+    assert trainings.history(f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
+        trainings.history(f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
     )
 
 
 @EXHAUSTIVE
 @pytest.mark.parametrize(
-    ("number", "shown", "metric", "least"),
-    [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
+    ("number", "shown", "metric", "least"), [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)]
 )
 def test_programs_of_the_page_train_as_printed(number, shown, metric, least, project):
     page = (ROOT / "docs/how-to/models.md").read_text(encoding="utf-8").replace("\\\n", "")

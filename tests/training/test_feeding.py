@@ -7,7 +7,6 @@ import pytest
 from tests import preloaded
 from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
-from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("sequences.py")
 SEQUENCES = "set=train.batch_sizes=[5,3],train.steps_per_call=3,telemetry.profile_every=4,data.bucket=3,train.class_weight=balanced"
@@ -103,7 +102,7 @@ def test_mixed_pictures_are_equal_when_continued(trainings, pictures):
     pictured(trainings, "mixed", pictures, 20)
     pictured(trainings, "mixed-parts", pictures, 11)
     pictured(trainings, "mixed-parts", pictures, 20, workers=1)
-    whole, parts = (read_history(trainings.run(name) / "history.csv") for name in ("mixed", "mixed-parts"))
+    whole, parts = (trainings.history(name) for name in ("mixed", "mixed-parts"))
     for row, other in zip(whole, parts, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
     assert ["val_loss" in row for row in whole] == [False, True, True], "each second epoch, and the last"

@@ -11,7 +11,6 @@ from control.remote.worker_files import read_records
 from tests.project import EXHAUSTIVE
 from tests.training.compressed import MARKS, SIGNALS
 from tests.training.trainings import Trainings
-from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("compressed.py")
 STEPS = "train.global_batch=16,train.steps_per_call=2,checkpoint.every_steps=5,telemetry.profile_every=7"
@@ -22,10 +21,6 @@ def train(trainings: Trainings, name: str, *more: str, reduction: str = POWERSGD
     """Four epochs of 10 steps on two workers."""
     given = (f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", "epochs=4")
     return trainings.train(*given, f"set={STEPS},{reduction}", *more)
-
-
-def history(trainings: Trainings, name: str):
-    return read_history(trainings.run(name) / "history.csv")
 
 
 def disturbed(trainings: Trainings, name: str, marks: Path) -> str:
@@ -47,7 +42,7 @@ def test_compressed_steps_end_with_equal_weights(trainings, straight):
     assert (summary["steps"], summary["state"]) == (40, "SUCCEEDED")
     assert len(summary["weights_sha256_by_rank"]) == 2
     assert len(set(summary["weights_sha256_by_rank"])) == 1
-    assert history(trainings, "straight")[-1]["loss"] < history(trainings, "straight")[0]["loss"]
+    assert trainings.history("straight")[-1]["loss"] < trainings.history("straight")[0]["loss"]
 
 
 def test_each_worker_keeps_what_it_has_not_sent(trainings, straight):
@@ -102,7 +97,7 @@ def test_other_ways_to_send_end_alike(trainings, reduction, tolerance):
     if not trainings.run("plain").exists():
         train(trainings, "plain", reduction="reduction.name=packed")
     assert len(set(trainings.summary(name)["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(trainings, name), history(trainings, "plain"), strict=True):
+    for mine, theirs in zip(trainings.history(name), trainings.history("plain"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=tolerance)
 
 
@@ -114,5 +109,5 @@ def test_mixed_precision_ends_alike(trainings, pictures):
         given = ("config=task_cnn", f"dataset={pictures}", f"{settings},reduction.name=packed", "epochs=3")
         trainings.train(f"run={name}", *given)
     assert len(set(trainings.summary("mixed")["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(trainings, "mixed"), history(trainings, "precise"), strict=True):
+    for mine, theirs in zip(trainings.history("mixed"), trainings.history("precise"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=0.1)

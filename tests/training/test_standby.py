@@ -4,13 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from tests.local_project import LocalProject
+from tests.local_project import children
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
-
-
-def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
-    await_during(playbook, lambda: project.steps(1, run) > steps, 120, f"{steps} steps")
-
 
 OWN = """
 import os, time
@@ -51,12 +46,12 @@ def test_the_next_workers_stand_by(project, tmp_path):
     def is_ready():
         """Whether a process that has nothing more to do stands by: only its main thread is left."""
         pids = project.pids(1, run)
-        others = [pid for pid in _children(pids["supervisor"]) if pid != pids.get("worker")]
+        others = [pid for pid in children(pids["supervisor"]) if pid != pids.get("worker")]
         return any("_pywrap_tensorflow" in _maps(pid) and len(os.listdir(f"/proc/{pid}/task")) == 1 for pid in others)
 
     try:
         for steps in (30, 80):
-            await_steps(project, playbook, run, steps)
+            project.await_steps(playbook, run, steps)
             hold.touch()
             await_during(playbook, is_ready, 120, "the import")
             first = project.pids(1, run)["worker"]
@@ -74,7 +69,3 @@ def test_the_next_workers_stand_by(project, tmp_path):
 
 def _maps(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -7,7 +7,6 @@ import pytest
 
 from control.remote.worker_files import chief_records
 from tests.training.trainings import Trainings
-from trainer.rundir.schemas import read_history
 
 SETTINGS = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"
@@ -49,7 +48,7 @@ def test_a_continued_run_ends_like_a_whole_one(trainings, straight, parts):
 def test_rate_of_a_continued_run_counts_all_images(trainings, straight, parts):
     """An epoch of 144 images, and six steps of the next."""
     for name in ("straight", "parts"):
-        seconds = sum(row["seconds"] for row in read_history(trainings.run(name) / "history.csv"))
+        seconds = sum(row["seconds"] for row in trainings.history(name))
         assert trainings.summary(name)["images_per_s"] == pytest.approx((144 + 6 * 20) / seconds, rel=0.01)
 
 

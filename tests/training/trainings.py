@@ -16,7 +16,7 @@ from control.runs.hosts.inventory_hosts import tf_config
 from control.runs.planning import plan, plan_dataset, plan_request
 from control.runs.planning.host_choice import with_environment
 from tests import launching, preloaded
-from tests.project import SLOWEST
+from tests.project import SLOWEST, Runs
 from trainer.common.files import read_json, write_json
 from trainer.common.plain_values import from_plain, to_plain
 from trainer.config import loading
@@ -29,15 +29,10 @@ PLAN = "import json, sys; from tests.training import trainings; trainings.make_p
 
 
 @dataclass
-class Trainings:
-    """Runs on this machine's `worker1`, `worker2`, ..., each a folder."""
+class Trainings(Runs):
+    """On this machine's `worker1`, `worker2`, ..., each a folder."""
 
-    root: Path
     processes: list[preloaded.Popen] = field(default_factory=list)
-
-    def run(self, name: str) -> Path:
-        """The run directory on the control node."""
-        return self.root / "runs" / name
 
     def node(self, worker: int, name: str) -> Path:
         """A run directory on a worker, counted from 1."""
@@ -46,10 +41,6 @@ class Trainings:
     def log(self, worker: int, name: str) -> str:
         """The text of worker.log."""
         return (self.node(worker, name) / "workers" / f"worker{worker}" / LOG).read_text()
-
-    def summary(self, name: str) -> dict[str, Any]:
-        """summary.json of a run."""
-        return dict(read_json(self.run(name) / "summary.json"))
 
     def train(self, *given: str, codes: Sequence[int] = (0, 0)) -> str:
         """Train with the variables `a=b` of `train.yml` to an end with these exit codes; the log of the first worker."""

@@ -1,16 +1,12 @@
 """What several test files need: class folders, MNIST-format files, Python files that are in no package."""
 
 import gzip
+import importlib
 import importlib.util
 import sys
 import threading
 from pathlib import Path
 
-import lockstep_cgroup
-import lockstep_claims
-import lockstep_ports
-import lockstep_sealed
-import lockstep_tmux_socket
 import numpy as np
 import pytest
 
@@ -19,20 +15,9 @@ from tests.ports import free_ports
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
-# Where Ansible would put the project's module_utils; others import this one.
-sys.modules.setdefault("ansible.module_utils.lockstep_cgroup", lockstep_cgroup)
-sys.modules.setdefault("ansible.module_utils.lockstep_claims", lockstep_claims)
-import lockstep_files  # noqa: E402
-
-sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
-import lockstep_host  # noqa: E402
-import lockstep_tmux  # noqa: E402
-
-sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
-sys.modules.setdefault("ansible.module_utils.lockstep_tmux_socket", lockstep_tmux_socket)
-sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
-sys.modules.setdefault("ansible.module_utils.lockstep_sealed", lockstep_sealed)
-sys.modules.setdefault("ansible.module_utils.lockstep_ports", lockstep_ports)
+# Where Ansible would put the project's module_utils, each before those that import it.
+for name in ("cgroup", "claims", "files", "tmux", "tmux_socket", "host", "sealed", "ports"):
+    sys.modules.setdefault(f"ansible.module_utils.lockstep_{name}", importlib.import_module(f"lockstep_{name}"))
 
 
 def load_file(path: Path, name: str):

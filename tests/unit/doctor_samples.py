@@ -17,56 +17,35 @@ def inventory(names=NAMES):
 
 
 def healthy(name):
-    return {
+    host = {
         "hostname": name,
         "user": "pi",
         "machine": "aarch64",
         "os": "Debian GNU/Linux 12 (bookworm)",
-        "model": "Raspberry Pi 4 Model B Rev 1.4",
-        "cores": 4,
-        "cpu_quota": None,
-        "cpus": 4,
-        "load": 0.1,
-        "memory": {"total_mb": 3794, "available_mb": 3100},
-        "disk": {
-            "path": "/home/pi/lockstep",
-            "mount": "/",
-            "type": "ext4",
-            "source": "/dev/mmcblk0p2",
-            "free_mb": 20000,
-            "writable": True,
-            "exists": True,
-            "need_mb": 0,
-        },
         "tmux": "3.3a",
-        "python": {
-            "path": "/home/pi/lockstep/venv/bin/python",
-            "version": "3.11.2",
-            "packages": {"tensorflow": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"},
-        },
-        "port": {"number": 12345, "state": "free"},
         "boot": f"boot-{name}",
-        "governors": ["performance"],
-        "temperature": 51.2,
-        "throttled": {"now": [], "since_boot": []},
-        "speed": 200.0,
-        "dfs": {
-            "path": "/mnt/shared/lockstep",
-            "kind": "glusterfs",
-            "mount": "/mnt/shared",
-            "type": "fuse.glusterfs",
-            "source": "node01:/dfs",
-            "free_mb": 50000,
-            "writable": True,
-            "exists": True,
-        },
+    }
+    host |= {"model": "Raspberry Pi 4 Model B Rev 1.4", "cores": 4, "cpu_quota": None, "cpus": 4, "load": 0.1, "speed": 200.0}
+    host |= {"governors": ["performance"], "temperature": 51.2, "throttled": {"now": [], "since_boot": []}}
+    host |= {"before": 1000.0, "after": 1001.0, "seconds": 0.2, "time": 1000.7}
+    packages = {"tensorflow": "2.21.0", "keras": "3.15.1", "numpy": "2.4.6"}
+    own = {"path": "/home/pi/lockstep", "mount": "/", "type": "ext4", "source": "/dev/mmcblk0p2", "free_mb": 20000, "need_mb": 0}
+    shared = {
+        "path": "/mnt/shared/lockstep",
+        "kind": "glusterfs",
+        "mount": "/mnt/shared",
+        "type": "fuse.glusterfs",
+        "source": "node01:/dfs",
+    }
+    return host | {
+        "memory": {"total_mb": 3794, "available_mb": 3100},
+        "disk": {**own, "writable": True, "exists": True},
+        "dfs": {**shared, "free_mb": 50000, "writable": True, "exists": True},
+        "python": {"path": "/home/pi/lockstep/venv/bin/python", "version": "3.11.2", "packages": packages},
+        "port": {"number": 12345, "state": "free"},
         "name": {"addresses": [address(name)]},
         "address": {"given": address(name), "addresses": [address(name)], "own": True, "all": [address(name)]},
         "tokens": [{"path": TOKEN, "bytes": 1, "sha256": "70ce"}, {"path": MANIFEST, "bytes": 1, "sha256": "da7a" * 16}],
-        "before": 1000.0,
-        "after": 1001.0,
-        "seconds": 0.2,
-        "time": 1000.7,
     }
 
 

@@ -1,5 +1,7 @@
 """As much of an AnsibleModule as lean modules use, with commands that a test answers."""
 
+import subprocess
+
 import pytest
 
 from tests.unit.conftest import ROOT, load_file
@@ -37,6 +39,15 @@ class Module:
 
     def exit_json(self, changed=False, **returned):
         raise Ended({"changed": changed, **returned})
+
+
+class Real(Module):
+    """Runs its commands for real, and remembers them."""
+
+    def run_command(self, argv):
+        self.ran.append(" ".join(argv))
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
 
 
 def load(name):

@@ -32,20 +32,15 @@ def make_run(
     (folder / "checkpoints").mkdir(parents=True)
     write_history(folder / "history.csv", rows)
     workers, batch = len(names), 64 * len(names)
-    counts = {
-        "workers": workers,
-        "train_images": 4000,
-        "validation_images": 1000,
-        "global_batch": batch,
-        "steps_per_epoch": -(-4000 // batch),
-    }
+    steps = -(-4000 // batch)
+    counts = {"workers": workers, "train_images": 4000, "validation_images": 1000, "global_batch": batch, "steps_per_epoch": steps}
     cluster = {
         "run": name,
         "created_at": "2026-11-21T05:26:16+00:00",
         "revision": "89ef59ecae6f",
         "dataset": {"name": "pets", "classes": ["cat", "dog"], "train": 5000, "test": 2000, "digest": "348271d54f5dbcaf" * 4},
         "code": "trainer-a95c9b7542a78a4c.zip",
-        "counts": {**counts, "epochs": len(rows), "total_steps": len(rows) * counts["steps_per_epoch"]},
+        "counts": {**counts, "epochs": len(rows), "total_steps": len(rows) * steps},
         "parameters": {"total": parameters, "trainable": parameters},
         "hosts": hosts(names, address),
         **others.pop("cluster", {}),
@@ -60,7 +55,7 @@ def make_run(
         **others.pop("config", {}),
     }
     weights = {"weights_sha256_by_rank": ["8c1d431dde07dfef" * 4] * workers}
-    done = {"workers": workers, "epochs_done": len(rows), "epochs": len(rows), "steps": len(rows) * counts["steps_per_epoch"]}
+    done = {"workers": workers, "epochs_done": len(rows), "epochs": len(rows), "steps": len(rows) * steps}
     (folder / "cluster.json").write_text(json.dumps(cluster))
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     (folder / "summary.json").write_text(json.dumps({**SUMMARY, **done, **weights, **others}))
@@ -120,12 +115,8 @@ def make_archive(folder, name="trainer-a95c9b7542a78a4c.zip", text="used = True\
 
 def make_project(root, templates):
     """A small project: templates of the real one, a little code."""
-    for name, text in {
-        "train.yml": "---\n",
-        "playbooks/stages/plan.yml": "---\n",
-        "trainer/worker/loop.py": "used = False\n",
-        "LICENSE": "Apache",
-    }.items():
+    files = {"train.yml": "---\n", "playbooks/stages/plan.yml": "---\n", "trainer/worker/loop.py": "used = False\n", "LICENSE": "Apache"}
+    for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / "templates").mkdir()

@@ -18,7 +18,6 @@ ALONE = Exhaustive("tests/training/test_b.py::test_clock", ("trainer",), alone=T
         (FIREWALL, ["trainer/network/sockets_all_reduce.py"], True),
         (FIREWALL, ["tests/lab/test_a.py"], True),
         (FIREWALL, ["roles/firewalls/tasks/main.yml", "trainer/direct.pyc", "tests/lab/conftest.py"], False),
-        (FIREWALL, [], False),
         (ANYTHING, ["README.md"], True),
         (ANYTHING, [], False),
     ],
@@ -38,33 +37,24 @@ def test_plain(): pass
 @pytest.mark.alone
 def test_named(): pass
 
-@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.exhaustive("doctor.yml"))])
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.exhaustive("roles/moved"))])
 def test_variant(n): pass
 """
 
 
-def collected(tmp_path, text, monkeypatch):
+def test_paths_are_the_markers_else_the_modules(tmp_path, monkeypatch):
+    """A path that is gone is refused."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"test_in_{tmp_path.name}.py").write_text(text)  # modules of one name are one module
+    (tmp_path / "test_in_it.py").write_text(MODULE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  exhaustive: x\n  alone: x\n")
     collector = Collector()
     pytest.main(["-p", "no:terminal", "-p", "no:cacheprovider", "--collect-only", str(tmp_path)], plugins=[collector])
-    return collector
-
-
-def test_paths_are_the_markers_else_the_modules(tmp_path, monkeypatch):
-    collector = collected(tmp_path, MODULE, monkeypatch)
-    assert collector.errors == []
     assert [(test.name.partition("::")[2], test.paths, test.alone) for test in collector.tests] == [
         ("test_plain", ("roles/worker",), False),
         ("test_named", ("roles/dfs", "trainer"), True),
-        ("test_variant[2]", ("doctor.yml",), False),
+        ("test_variant[2]", ("roles/moved",), False),
     ]
-
-
-def test_a_path_that_is_gone_is_refused(tmp_path, monkeypatch):
-    collector = collected(tmp_path, MODULE.replace("roles/dfs", "roles/moved"), monkeypatch)
-    assert collector.errors == [f"test_in_{tmp_path.name}.py::test_named: there is no roles/moved to trigger it"]
+    assert collector.errors == ["test_in_it.py::test_variant[2]: there is no roles/moved to trigger it"]
 
 
 def test_changes_are_committed_uncommitted_and_new(tmp_path):
@@ -85,22 +75,12 @@ def test_changes_are_committed_uncommitted_and_new(tmp_path):
         changed_since("nowhere", tmp_path)
 
 
-def test_the_list_groups_tests_by_path():
-    assert listing([ANYTHING, FIREWALL, ALONE]).splitlines() == [
-        "any file:",
-        "  tests/training/test_b.py::test_all",
-        "roles/firewall, trainer/network/sockets_all_reduce.py:",
-        "  tests/lab/test_a.py::test_ports[1-2]",
-        "trainer:",
-        "  tests/training/test_b.py::test_clock",
-    ]
-
-
 def test_hosts_and_tests_alone_have_their_own_process():
-    shown = [" ".join(words) for words in commands([FIREWALL, ALONE, ANYTHING], 3)]
-    assert shown == [
+    assert listing([ANYTHING, ALONE]) == (
+        "any file:\n  tests/training/test_b.py::test_all\ntrainer:\n  tests/training/test_b.py::test_clock"
+    )
+    assert [" ".join(words) for words in commands([FIREWALL, ALONE, ANYTHING], 3)] == [
         "-q --durations=10 -n 3 --dist loadfile tests/training/test_b.py::test_all",
         "-q --durations=10 tests/training/test_b.py::test_clock",
         "-q --durations=10 tests/lab/test_a.py::test_ports[1-2]",
     ]
-    assert commands([], 2) == []

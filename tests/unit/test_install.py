@@ -36,47 +36,29 @@ def project(install, monkeypatch, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("python", [(3, 11, 0), (3, 12, 1), (3, 13, 9)])
-def test_supported_machines(kind, python, install, machine):
-    machine(machine=kind, python=python)
-    assert install.unsupported() is None
+NO_BUILD = "{} is not supported: TensorFlow has no build for it; use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
+BITS = "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
+VERSION = "Python {} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
 
 
 @pytest.mark.parametrize(
-    ("pretended", "what"),
+    ("pretended", "message"),
     [
-        ({"system": "Darwin", "platform": "darwin", "machine": "arm64"}, "Darwin on arm64"),
-        ({"system": "Darwin", "platform": "darwin", "machine": "x86_64"}, "Darwin on x86_64"),
-        ({"machine": "armv7l"}, "Linux on armv7l"),
-        ({"system": "Windows", "platform": "win32", "machine": "AMD64"}, "Windows on AMD64"),
+        ({"machine": "x86_64", "python": (3, 11, 0)}, None),
+        ({"machine": "aarch64", "python": (3, 13, 9)}, None),
+        ({"system": "Darwin", "platform": "darwin", "machine": "arm64"}, NO_BUILD.format("Darwin on arm64")),
+        ({"machine": "armv7l"}, NO_BUILD.format("Linux on armv7l")),
+        ({"system": "Windows", "platform": "win32", "machine": "AMD64"}, NO_BUILD.format("Windows on AMD64")),
+        ({"python": (3, 10, 12)}, VERSION.format("3.10.12")),
+        ({"python": (3, 14, 0)}, VERSION.format("3.14.0")),
+        ({"python": (2, 7, 18)}, VERSION.format("2.7.18")),
+        pytest.param({"machine": "aarch64", "maxsize": 2**31 - 1}, BITS, id="a 32-bit Python on a 64-bit kernel"),
+        ({"tmux": None}, "tmux is missing; install it: sudo apt-get install tmux"),
     ],
 )
-def test_machines_without_tensorflow(pretended, what, install, machine):
+def test_machines_that_cannot_train_are_refused(pretended, message, install, machine):
     machine(**pretended)
-    assert install.unsupported() == (
-        f"{what} is not supported: TensorFlow has no build for it; "
-        "use 64-bit Linux (Debian 12, Ubuntu, Raspberry Pi OS) on x86_64 or aarch64"
-    )
-
-
-@pytest.mark.parametrize("python", [(3, 10, 12), (3, 14, 0), (2, 7, 18)])
-def test_pythons_out_of_range(python, install, machine):
-    machine(python=python)
-    shown = ".".join(map(str, python))
-    assert install.unsupported() == f"Python {shown} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
-
-
-def test_32_bit_python_on_64_bit_kernel(install, machine):
-    machine(machine="aarch64", maxsize=2**31 - 1)
-    assert install.unsupported() == (
-        "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
-    )
-
-
-def test_missing_tmux(install, machine):
-    machine(tmux=None)
-    assert install.unsupported() == "tmux is missing; install it: sudo apt-get install tmux"
+    assert install.unsupported() == message
 
 
 def test_refusal_is_one_line_and_exit_code(install, monkeypatch, capsys):
@@ -87,41 +69,17 @@ def test_refusal_is_one_line_and_exit_code(install, monkeypatch, capsys):
     assert capsys.readouterr().err == "error: no good\n"
 
 
-def test_a_failing_command_is_named(install, monkeypatch, capsys):
-    def fail(group):
-        raise subprocess.CalledProcessError(2, ["uv", "pip", "install", "--quiet", "secret"])
-
-    monkeypatch.setattr(sys, "argv", ["install.py", "control"])
-    monkeypatch.setattr(install, "unsupported", lambda: None)
-    monkeypatch.setattr(install, "install", fail)
-    assert install.main() == 1
-    assert capsys.readouterr().err == ("error: set-up failed: `uv pip install --quiet ...` ended with exit code 2 (its output is above)\n")
-
-
-@pytest.mark.parametrize(
-    ("group", "lock", "changes"),
-    [
-        ("control", "node", True),
-        ("control", "control", True),
-        ("control", "dev", False),
-        ("dev", "node", True),
-        ("dev", "control", True),
-        ("dev", "dev", True),
-    ],
-)
-def test_state_follows_the_groups_locks(group, lock, changes, install, project):
-    before = install.state(group)
-    assert install.state(group) == before
-    (project / "requirements" / f"{lock}.txt").write_text("other==2\n")
-    assert (install.state(group) != before) is changes
-
-
-def test_state_follows_python_and_place(install, project, monkeypatch, tmp_path):
-    before = install.state("control")
+def test_state_follows_the_groups_locks(install, project, monkeypatch):
+    """And Python, and the project's place."""
+    before = {group: install.state(group) for group in ("control", "dev")}
+    assert install.state("control") == before["control"]
+    (project / "requirements" / "dev.txt").write_text("other==2\n")
+    assert install.state("control") == before["control"]
+    assert install.state("dev") != before["dev"]
     monkeypatch.setattr(install, "sys", SimpleNamespace(version="another"))
-    assert install.state("control") != before
+    assert install.state("control") != before["control"]
     monkeypatch.undo()
-    assert install.state("control") != before
+    assert install.state("control") != before["control"]
 
 
 class SetsUp(Exception):
@@ -149,17 +107,12 @@ def test_nothing_is_done_when_all_is_in_place(stamped, group, install, project, 
     assert capsys.readouterr().out == ""
 
 
-def test_control_is_not_enough_for_dev(install, project, begins):
+@pytest.mark.parametrize(("group", "changed"), [("dev", "mine"), ("control", "node"), ("control", "control")])
+def test_another_group_or_lock_sets_up_again(group, changed, install, project, begins):
     install.stamp("control").write_text(install.state("control"))
+    (project / "requirements" / f"{changed}.txt").write_text("other==2\n")
     with pytest.raises(SetsUp):
-        install.install("dev")
-
-
-def test_a_changed_lock_sets_up_again(install, project, begins):
-    install.stamp("control").write_text(install.state("control"))
-    (project / "requirements" / "node.txt").write_text("other==2\n")
-    with pytest.raises(SetsUp):
-        install.install("control")
+        install.install(group)
 
 
 @pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
@@ -196,14 +149,16 @@ def test_a_command_that_fails_ends_the_set_up(install):
         install.run([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-def test_a_failed_set_up_leaves_no_stamp(install, project, monkeypatch):
+def test_a_failed_set_up_leaves_no_stamp(install, project, monkeypatch, capsys):
     def fail(*_):
-        raise subprocess.CalledProcessError(1, ["pip"])
+        raise subprocess.CalledProcessError(2, ["uv", "pip", "install", "--quiet", "secret"])
 
+    monkeypatch.setattr(install, "unsupported", lambda: None)
     monkeypatch.setattr(install, "find_uv", lambda: "uv")
     monkeypatch.setattr(install, "run", fail)
-    with pytest.raises(subprocess.CalledProcessError):
-        install.install("control")
+    monkeypatch.setattr(sys, "argv", ["install.py", "control"])
+    assert install.main() == 1
+    assert capsys.readouterr().err == "error: set-up failed: `uv pip install --quiet ...` ended with exit code 2 (its output is above)\n"
     assert not install.stamp("control").exists()
 
 

@@ -28,10 +28,13 @@ import json
 
 from tests.oracle.programs import of
 
-try:
-    of({program})
-except ValueError as error:
-    print(json.dumps(str(error)))
+messages = []
+for program in ({"rowz": 3}, {"step": "nobody"}, {"body": ["dense", "dance"]}):
+    try:
+        of(program)
+    except ValueError as error:
+        messages.append(str(error))
+print(json.dumps(messages))
 """
 
 
@@ -49,13 +52,8 @@ def test_a_process_that_ends_differs():
     assert forked.answer(SCRIPT) == sorted([*same, [2, "differs", "its process has ended with 3"]])
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ({"rowz": 3}, "rowz: no such field; there are: seed, rows, batch"),
-        ({"step": "nobody"}, "step: 'nobody' is none of: own, noise"),
-        ({"body": ["dense", "dance"]}, "body: 'dance' is none of: dense"),
-    ],
-)
-def test_a_program_that_is_none_is_refused(program, message):
-    assert message in forked.answer(REFUSED.format(program=program))
+def test_a_program_that_is_none_is_refused():
+    field, step, layer = forked.answer(REFUSED)
+    assert field.startswith("rowz: no such field; there are: seed, rows, batch")
+    assert step.startswith("step: 'nobody' is none of: own, noise")
+    assert layer.startswith("body: 'dance' is none of: dense")

@@ -24,10 +24,7 @@ def fatal_though_ignored(tasks, fatal):
 
 
 def test_no_play_ignores_a_host_silently():
-    """No play ends without a word at a host that it ignores.
-
-    Ansible heeds `ignore_unreachable` only where an error is not fatal: a run ended without its conclusion.
-    """
+    """Ansible heeds `ignore_unreachable` only where an error is not fatal: a run ended without its conclusion."""
     plays = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) or [] for path in PLAYBOOKS.rglob("*.yml")}
     assert len(plays) > 10
     wrong = {name: list(fatal_though_ignored(play, FATAL)) for name, play in plays.items()}

@@ -3,7 +3,6 @@
 import ast
 import functools
 import itertools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,13 +114,6 @@ def test_breaches_are_found(body, rules, tmp_path, monkeypatch):
     path.write_text(f"def test_a_b_c_d_e_f_g_h():\n    {body}\n\n\ndef test_a_b_c_d_e_f_g_h_i():\n    pass\n")
     monkeypatch.setattr(__name__ + ".ROOT", tmp_path)
     assert list(breaches(path)) == [*(f"test_a_b_c_d_e_f_g_h {rule}" for rule in rules), "test_a_b_c_d_e_f_g_h_i name"]
-
-
-def test_no_test_is_written_twice():
-    """The later of two functions of one name would be the only one that runs."""
-    for path in FILES:
-        names = re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert sorted(names) == sorted(set(names)), path
 
 
 if __name__ == "__main__":

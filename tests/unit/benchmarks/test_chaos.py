@@ -58,12 +58,7 @@ def test_a_round_has_every_fault_once_and_a_seed_gives_it_again():
     assert drawn == schedule(list(FAULTS), NAMES, 1, 7, 100)
     assert drawn != schedule(list(FAULTS), NAMES, 2, 7, 100)
     assert drawn != schedule(list(FAULTS), NAMES, 1, 8, 100)
-
-
-def test_the_chiefs_faults_befall_the_chief_and_the_others_another():
-    for number in range(20):
-        for one in schedule(list(FAULTS), NAMES, number, 1, 100):
-            assert (one.host == NAMES[0]) == (FAULTS[one.fault][1] == CHIEF)
+    assert [one.host == NAMES[0] for one in drawn] == [FAULTS[one.fault][1] == CHIEF for one in drawn]
 
 
 # --- what the records say
@@ -166,12 +161,6 @@ def scene(lab):
     return Scene(lab, "run", "/root", NAMES, lambda: None)
 
 
-def test_a_process_is_known_from_its_supervisor():
-    lab = Asked(json.dumps({"pids": {"supervisor": 11, "worker": 12}}))
-    assert (scene(lab).pid("node2", "worker"), scene(lab).pid("node2", "supervisor")) == (12, 11)
-    assert scene(Asked()).pid("node2", "worker") == 0
-
-
 def test_nothing_is_killed_that_is_not_there():
     lab = Asked()
     with FAULTS["worker-killed"][0](scene(lab), "node2"):
@@ -219,13 +208,6 @@ def test_what_drops_packets_is_understood(chains):
     assert subprocess.run(["nft", "--check", rules], capture_output=True, text=True, check=False).stderr == ""
 
 
-def test_a_node_that_is_off_gives_no_step():
-    def off(*_):
-        raise LockstepError("no such container")
-
-    assert run_chaos._newest_step(scene(SimpleNamespace(on=off)), 0.0) == -1
-
-
 def test_only_steps_after_the_last_fault_count():
     lines = "\n".join(
         json.dumps({**step(t, number), "epoch": 1, "images_per_s": 1.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}})
@@ -233,6 +215,11 @@ def test_only_steps_after_the_last_fault_count():
     )
     assert run_chaos._newest_step(scene(Asked(lines)), 1.5) == 80
     assert run_chaos._newest_step(scene(Asked(lines)), 2.5) == -1
+
+    def off(*_):
+        raise LockstepError("no such container")
+
+    assert run_chaos._newest_step(scene(SimpleNamespace(on=off)), 0.0) == -1
 
 
 def test_the_docs_describe_every_fault():

@@ -1,7 +1,6 @@
 """A cell of the peers' benchmark that is `train.yml` itself."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +18,15 @@ def cell(workers):
     return Cell(1, "none", workers, "train")
 
 
+def config_of(one, **settings):
+    variables = peers_train.variables(one, Settings(**settings))
+    loaded = configurations.load(configurations.find(variables["config"]))
+    return configurations.build(configurations.override(loaded, OperatorRequest.of(variables).overrides))
+
+
 @pytest.mark.parametrize(("workers", "steps", "per_epoch"), [(5, 40, 128), (5, 160, 160), (1, 160, 160)])
 def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
-    variables = peers_train.variables(cell(workers), Settings(steps=steps))
-    config = configurations.build(
-        configurations.override(configurations.load(configurations.find(variables["config"])), OperatorRequest.of(variables).overrides)
-    )
+    config = config_of(cell(workers), steps=steps)
     counts = schedule.counts(config, workers, images.COUNTS["train"])
     assert (counts.epochs, counts.steps_per_epoch, counts.global_batch) == (2, per_epoch, 64 * workers)
     assert (counts.validation_images, config.train.steps_per_call) == (peers_train.HELD_OUT, 8)
@@ -32,10 +34,7 @@ def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
 
 @pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.program == TRAIN])
 def test_a_variant_is_more_settings(system):
-    variables = peers_train.variables(Cell(1, "none", 2, system.name), Settings())
-    config = configurations.build(
-        configurations.override(configurations.load(configurations.find("task_cnn")), OperatorRequest.of(variables).overrides)
-    )
+    config = config_of(Cell(1, "none", 2, system.name))
     assert (config.telemetry.profile_every == 0) == (system.name == "train-unprofiled")
 
 
@@ -66,21 +65,15 @@ def run(tmp_path):
     return tmp_path
 
 
-class TestItsRow:
-    def test_counts_all_epochs_but_the_first(self, run):
-        row = peers_train.row(cell(2), run)
-        assert row.measured
-        assert row.images_per_s == pytest.approx(2 * 12_800 / 38.4)
-        assert (row.seconds_step, row.steps, row.loss) == (pytest.approx(38.4 / 200), 200, -0.5)
-        assert (row.weights_equal, row.started_at, row.chosen) == (True, 7.0, "powersgd")
-        assert (row.cpu_seconds_step, row.sent_bytes_step) == (None, None)
-
-    def test_workers_that_differ_are_named(self, run):
-        path = run / "summary.json"
-        path.write_text(path.read_text().replace("a" * 64, "b" * 64, 1))
-        assert not peers_train.row(cell(2), run).weights_equal
-
-    def test_a_run_of_one_epoch_has_no_figure(self, run):
-        path: Path = run / "history.csv"
-        path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
-        assert peers_train.row(cell(2), run).reason.endswith("history.csv has no epoch after the first")
+def test_its_row_counts_all_epochs_but_the_first(run):
+    row = peers_train.row(cell(2), run)
+    assert row.measured
+    assert row.images_per_s == pytest.approx(2 * 12_800 / 38.4)
+    assert (row.seconds_step, row.steps, row.loss) == (pytest.approx(38.4 / 200), 200, -0.5)
+    assert (row.weights_equal, row.started_at, row.chosen) == (True, 7.0, "powersgd")
+    assert (row.cpu_seconds_step, row.sent_bytes_step) == (None, None)
+    summary, history = run / "summary.json", run / "history.csv"
+    summary.write_text(summary.read_text().replace("a" * 64, "b" * 64, 1))
+    assert not peers_train.row(cell(2), run).weights_equal
+    history.write_text("\n".join(history.read_text().splitlines()[:2]) + "\n")
+    assert peers_train.row(cell(2), run).reason.endswith("history.csv has no epoch after the first")

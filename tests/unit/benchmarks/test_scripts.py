@@ -14,11 +14,8 @@ from trainer.common.errors import LockstepError
 from trainer.rundir.straggler import CAUSES
 
 
-def test_ways_take_turns():
-    assert [list(script.in_turn("ab", number)) for number in (0, 1, 2)] == [["a", "b"], ["b", "a"], ["a", "b"]]
-
-
 def test_an_unknown_case_is_refused():
+    assert [list(script.in_turn("ab", number)) for number in (0, 1, 2)] == [["a", "b"], ["b", "a"], ["a", "b"]]
     with pytest.raises(ArgumentTypeError, match=r"even,odd: odd is unknown; there are even, half, slow-link"):
         script.names("even,odd", parameter_server.CASES)
 
@@ -53,17 +50,9 @@ def test_each_part_counts_from_the_one_before():
     phases = [("starting", 104.0), ("caching", 105.0), ("training", 110.0), ("saving", 113.0), ("training", 114.0), ("ended", 117.0)]
     records = [{"kind": "phase", "phase": name, "t": t} for name, t in phases]
     records += [{"kind": "steps", "t": t} for t in (111.5, 115.0)] + [{"kind": "heartbeat", "phase": "saving", "t": 116.0}]
-    assert launch_time.seconds(100.0, sorted(records, key=lambda record: record["t"]), 119.5) == {
-        "starting": 4.0,
-        "caching": 1.0,
-        "training": 5.0,
-        "steps": 1.5,
-        "finishing": 2.0,
-        "leaving": 2.5,
-        "first step": 11.5,
-        "after": 4.5,
-        "prompt": 19.5,
-    }
+    parts = {"starting": 4.0, "caching": 1.0, "training": 5.0, "steps": 1.5, "finishing": 2.0, "leaving": 2.5}
+    whole = {"first step": 11.5, "after": 4.5, "prompt": 19.5}
+    assert launch_time.seconds(100.0, sorted(records, key=lambda record: record["t"]), 119.5) == parts | whole
 
 
 # --- synchronous and asynchronous

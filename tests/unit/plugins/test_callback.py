@@ -59,27 +59,29 @@ class ActionModule(ActionBase):
 """
 
 
+def playing(folder, plays, *options, actions=None, **environment):
+    """Arguments of `subprocess.Popen` for a playbook on this machine, with actions by name."""
+    (folder / "play.yml").write_text(json.dumps(plays))
+    for name, text in (actions or {}).items():
+        (folder / f"{name}.py").write_text(text)
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", *options, str(folder / "play.yml")]
+    argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
+    plain = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_RECAP"}
+    own = {"PYTHONPATH": str(ROOT), "ANSIBLE_ACTION_PLUGINS": str(folder)}
+    return {"args": argv, "cwd": ROOT, "env": {**plain, **own, **environment}}
+
+
+def a_play(*tasks, **more):
+    return {"name": "Some", "hosts": "localhost", "gather_facts": False, "tasks": [*tasks], **more}
+
+
 @pytest.mark.parametrize("wordy", [False, True])
 @pytest.mark.parametrize("fail", [False, True])
 def test_no_control_sequence_of_others_reaches_the_terminal(fail, wordy, tmp_path):
     """Of a node's lines, a class or a file's name: through whatever way a text comes."""
-    (tmp_path / "bring.py").write_text(BRING)
-    plays = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"name": "Bring", "bring": {"fail": fail}}]}]
-    (tmp_path / "bring.yml").write_text(json.dumps(plays))
-    argv = [
-        sys.executable,
-        "-m",
-        "ansible",
-        "playbook",
-        "-i",
-        "localhost,",
-        "-c",
-        "local",
-        *(["-v"] if wordy else []),
-        str(tmp_path / "bring.yml"),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANSIBLE_ACTION_PLUGINS": str(tmp_path), "ANSIBLE_FORCE_COLOR": "1"}
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=60, env=environment)
+    plays, options = [a_play({"name": "Bring", "bring": {"fail": fail}})], ["-v"] if wordy else []
+    given = playing(tmp_path, plays, *options, actions={"bring": BRING}, ANSIBLE_FORCE_COLOR="1")
+    done = subprocess.run(**given, capture_output=True, check=False, timeout=60)
     assert (done.returncode != 0) == fail
     for output in (done.stdout.decode(), done.stderr.decode()):
         ours = output.replace("\r\x1b[2K", "")
@@ -92,14 +94,9 @@ def test_no_control_sequence_of_others_reaches_the_terminal(fail, wordy, tmp_pat
 def test_a_command_whose_output_loses_its_reader_finishes_its_work(tmp_path):
     """Ansible's own thread of results would end at the first line of progress, and the command wait for ever."""
     done = tmp_path / "done"
-    (tmp_path / "say.py").write_text(SAY)
     tasks = [{"name": "Say", "say": {}}, {"name": "Done", "file": {"path": str(done), "state": "touch"}}]
-    (tmp_path / "say.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local"]
-    argv += ["-e", f"ansible_python_interpreter={sys.executable}", str(tmp_path / "say.yml")]
     read, write = os.pipe()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANSIBLE_ACTION_PLUGINS": str(tmp_path)}
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(**playing(tmp_path, [a_play(*tasks)], actions={"say": SAY}), stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     os.read(read, 1)
     os.close(read)
@@ -112,14 +109,11 @@ def test_a_command_whose_output_loses_its_reader_finishes_its_work(tmp_path):
 
 
 def test_stages_are_announced_unless_they_are_left_out(tmp_path):
-    def play(name, *conditions):
-        tasks = [{"name": "Note", "set_fact": {"known": True}, "when": condition} for condition in conditions]
-        return {"name": name, "hosts": "localhost", "gather_facts": False, "tasks": tasks}
+    def stage(name, *conditions):
+        return a_play(*({"name": "Note", "set_fact": {"known": True}, "when": condition} for condition in conditions), name=name)
 
-    plays = [play("First", True), play("Left out", "missing is defined"), play("Half", "not known", "known"), play("Wrong", "missing")]
-    (tmp_path / "stages.yml").write_text(json.dumps(plays))
-    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", str(tmp_path / "stages.yml")]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    plays = [stage("First", True), stage("Left out", "missing is defined"), stage("Half", "not known", "known"), stage("Wrong", "missing")]
+    done = subprocess.run(**playing(tmp_path, plays), capture_output=True, text=True, check=False, timeout=60)
     assert [line for line in done.stdout.splitlines() if line.startswith("---")] == ["--- First", "--- Half", "--- Wrong"]
     assert done.returncode != 0
     assert "missing" in done.stdout
@@ -136,14 +130,10 @@ def test_when_a_process_began_is_when_it_was_started_and_not_when_it_asks():
     assert before - 0.05 < began < asked
 
 
-def play(tmp_path, tasks, *options, action=None, hosts="localhost", **environment):
-    (tmp_path / "some.yml").write_text(json.dumps([{"name": "Some", "hosts": hosts, "gather_facts": False, "tasks": tasks}]))
-    (tmp_path / "say.py").write_text(action or TELL)
-    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", *options, str(tmp_path / "some.yml")]
-    argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
-    plain = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_RECAP"}
-    settings = {"env": {**plain, "ANSIBLE_ACTION_PLUGINS": str(tmp_path), **environment}, "cwd": ROOT, "timeout": 60}
-    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **settings).stdout
+def play(folder, tasks, *options, action=None, hosts="localhost", **environment):
+    """What a play prints whose action is `say`."""
+    given = playing(folder, [a_play(*tasks, hosts=hosts)], *options, actions={"say": action or TELL}, **environment)
+    return subprocess.run(**given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60).stdout
 
 
 TELL = """
@@ -182,12 +172,12 @@ def test_a_tasks_warning_is_shown_once(options, tmp_path):
     assert [shown.count(f"[WARNING]: the {disk} disk is nearly full") for disk in ("first", "second")] == [1, 1]
 
 
-def test_the_counts_come_after_the_result_where_they_are_asked_for(tmp_path):
-    for shown in (play(tmp_path, WELL, "-v"), play(tmp_path, WELL, LOCKSTEP_RECAP="1")):
-        before, recap, after = shown.partition("PLAY RECAP")
-        assert recap
-        assert "my-run: SUCCEEDED" in before
-        assert "changed=0" in after
+@pytest.mark.parametrize(("options", "environment"), [(("-v",), {}), ((), {"LOCKSTEP_RECAP": "1"})])
+def test_the_counts_come_after_the_result_where_they_are_asked_for(options, environment, tmp_path):
+    before, recap, after = play(tmp_path, WELL, *options, **environment).partition("PLAY RECAP")
+    assert recap
+    assert "my-run: SUCCEEDED" in before
+    assert "changed=0" in after
 
 
 ABOUT_WORKERS = [
@@ -195,11 +185,6 @@ ABOUT_WORKERS = [
     *("playbooks/delete_run", "playbooks/slurm", "playbooks/visualize", "playbooks/lab_slurm"),
 ]
 """Commands; the other playbooks are parts of these, or about this machine alone."""
-
-
-def command(name, inventory, *arguments):
-    argv = [sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), f"{name}.yml", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
 REFUSE = """
@@ -235,7 +220,8 @@ def refusals(inventory, *names):
 
 def test_a_command_without_workers_fails(tmp_path):
     (tmp_path / "hosts.yml").write_text("workers:\n  hosts:\n")
-    done = command("train", tmp_path)
+    argv = [sys.executable, "-m", "ansible", "playbook", "-i", str(tmp_path), "train.yml"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0, done.stdout
     assert done.stdout.startswith(f"error: {tmp_path}: the group `workers` has no hosts, and a command runs on all of them. Fix: write")
     assert done.stdout.count("Fix:") == 1
@@ -270,52 +256,6 @@ def test_an_inventory_without_the_group_says_what_it_has(content, rule, tmp_path
     said = refusals(path, "train")["train"]
     assert f"error: {path}: {rule}" in said
     assert f"Fix: write into {path}:" in said
-
-
-def test_what_is_about_this_machine_needs_no_workers(tmp_path):
-    done = command("lab", tmp_path, "-e", "nods=3")
-    assert "-e nods=" in done.stdout
-    assert "group `workers`" not in done.stdout
-
-
-FORKS = """
-import os
-import signal
-import threading
-
-from ansible.plugins.callback import CallbackBase
-
-
-class CallbackModule(CallbackBase):
-    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "interrupt_while_forking"
-
-    def v2_playbook_on_task_start(self, task, is_conditional):
-        if task.get_name() == "Interrupted":
-            main = os.getpid()
-            os.register_at_fork(after_in_parent=lambda: os.getpid() == main and signal.raise_signal(signal.SIGINT))
-"""
-
-
-def test_ctrl_c_that_comes_while_ansible_forks_ends_the_command_too(tmp_path):
-    """Python can't raise there: the exception is lost, and Ansible went on as if nothing had been."""
-    (tmp_path / "interrupt_while_forking.py").write_text(FORKS)
-    tasks = [
-        {"name": "Before", "set_fact": {"known": True}},
-        {"name": "Interrupted", "command": "sleep 1"},
-        {"name": "After", "file": {"path": str(tmp_path / "after"), "state": "touch"}},
-    ]
-    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
-    argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local"]
-    argv += ["-e", f"ansible_python_interpreter={sys.executable}", str(tmp_path / "play.yml")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "ANSIBLE_CALLBACK_PLUGINS": f"{ROOT / 'plugins/callback'}:{tmp_path}",
-        "ANSIBLE_CALLBACKS_ENABLED": "interrupt_while_forking",
-    }
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=60)
-    assert "User interrupted execution" in done.stderr
-    assert not (tmp_path / "after").exists()
 
 
 MESSAGES = """

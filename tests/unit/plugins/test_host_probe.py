@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -114,30 +113,33 @@ def test_folders_of_control_groups_go_up_to_top(tmp_path):
 
 @pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")])
 def test_memory_limit_counts_and_page_cache_is_free(tmp_path, names):
-    """Memory limit counts and idle file pages are free."""
     (tmp_path / names[0]).write_text(f"{1000 << 20}\n")
     (tmp_path / names[1]).write_text(f"{700 << 20}\n")
     assert probe.memory([str(tmp_path)]) == {"total_mb": 1000, "available_mb": 300}
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {200 << 20}\n")
     assert probe.memory([str(tmp_path)]) == {"total_mb": 1000, "available_mb": 500}
-
-
-def test_no_memory_limit(tmp_path):
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1\n")
-    assert probe.memory([str(tmp_path)])["total_mb"] == probe.memory([])["total_mb"]
+    (tmp_path / names[0]).write_text("max\n" if names[0] == "memory.max" else f"{1 << 62}\n")
+    assert probe.memory([str(tmp_path)])["total_mb"] == probe.memory([])["total_mb"], "no limit"
 
 
 # --- Python
 
 
-def test_python_that_is_missing_or_does_not_run(tmp_path):
-    assert probe.python(Module(), str(tmp_path / "python")) == {"path": str(tmp_path / "python"), "error": "is missing"}
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (None, "is missing"),
+        ("echo 'no such thing' >&2; exit 3", "does not run: no such thing"),
+        ("echo hello", "does not answer like Python: hello"),
+    ],
+)
+def test_python_that_is_none_is_told(script, error, tmp_path):
+    python = tmp_path / "python"
+    if script:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    assert probe.python(Module(), str(python)) == {"path": str(python), "error": error}
     assert probe.python(Module(), str(tmp_path))["error"] == "is not a program"
-    broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\necho 'no such thing' >&2\nexit 3\n")
-    broken.chmod(0o755)
-    assert probe.python(Module(), str(broken))["error"] == "does not run: no such thing"
 
 
 # --- port
@@ -167,11 +169,17 @@ def test_own_and_other_addresses():
     assert "127.0.0.1" not in probe.own_addresses()
 
 
-def test_name_that_nobody_knows():
+def test_look_that_fails_or_hangs_is_an_error(monkeypatch):
+    """A name that nobody knows, a dead mount, no answer."""
+
+    def dead(path):
+        raise OSError(107, "Transport endpoint is not connected")
+
     assert "error" in probe.Bounded(probe.resolve, "no-such-host.invalid").result()
-
-
-def test_look_that_hangs_is_given_up(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(probe.os, "stat", dead)
+        patch.setattr(probe.kernel, "existing", lambda path: path)
+        assert probe.Bounded(probe.dfs, "/mnt/shared", "glusterfs").result() == {"error": "Transport endpoint is not connected"}
     monkeypatch.setattr(probe, "PATIENCE_S", 0.1)
     hanging = threading.Event()
     assert probe.Bounded(hanging.wait).result() == {"error": "no answer in 0 s"}
@@ -201,15 +209,6 @@ def test_mount_of_a_path(path, expected):
     assert probe.kernel.mount_of(path, MOUNTS) == expected
 
 
-def test_dead_mount_is_an_error_and_no_failure(monkeypatch):
-    def dead(path):
-        raise OSError(107, "Transport endpoint is not connected")
-
-    monkeypatch.setattr(probe.os, "stat", dead)
-    monkeypatch.setattr(probe.kernel, "existing", lambda path: path)
-    assert probe.Bounded(probe.dfs, "/mnt/shared", "glusterfs").result() == {"error": "Transport endpoint is not connected"}
-
-
 def test_tokens(tmp_path):
     small = tmp_path / "small"
     small.write_bytes(b"abc")
@@ -229,27 +228,15 @@ def test_gpus_by_the_drivers_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bits", "now", "since"),
+    ("answer", "told"),
     [
-        (0, [], []),
-        (0x50005, ["under-voltage", "throttled"], ["under-voltage", "throttled"]),
-        (0x20000, [], ["frequency capped"]),
-        (0x8, ["soft temperature limit"], []),
+        ((0, "throttled=0x0\n", ""), {"now": [], "since_boot": []}),
+        ((0, "throttled=0x50005\n", ""), {"now": ["under-voltage", "throttled"], "since_boot": ["under-voltage", "throttled"]}),
+        ((0, "throttled=0x20000\n", ""), {"now": [], "since_boot": ["frequency capped"]}),
+        ((0, "throttled=0x8\n", ""), {"now": ["soft temperature limit"], "since_boot": []}),
+        ((255, "VCHI initialization failed\n", ""), None),
     ],
 )
-def test_throttling_bits(bits, now, since):
-    assert probe.decode(bits) == {"now": now, "since_boot": since}
-
-
-def test_throttling_by_the_tool(monkeypatch):
+def test_throttling_by_the_tool(answer, told, monkeypatch):
     monkeypatch.setattr(probe.shutil, "which", lambda name: f"/usr/bin/{name}")
-    tool = Module({"get_throttled": (0, "throttled=0x50000\n", "")})
-    assert probe.throttled(tool) == {"now": [], "since_boot": ["under-voltage", "throttled"]}
-    assert probe.throttled(Module({"get_throttled": (255, "VCHI initialization failed\n", "")})) is None
-
-
-def test_program_that_is_no_python_is_an_error(tmp_path):
-    (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
-    (tmp_path / "python").chmod(0o755)
-    answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))
-    assert probe.python(answer, str(tmp_path / "python"))["error"] == "does not answer like Python: hello"
+    assert probe.throttled(Module({"get_throttled": answer})) == told

@@ -10,10 +10,7 @@ import lockstep_tmux as tmux
 
 
 def test_killed_session_has_ended_when_its_processes_have(monkeypatch):
-    """A killed session is ended when its processes are gone.
-
-    Until then they hold their ports, and the next look at the host would find them held.
-    """
+    """Until then they hold their ports, and the next look at the host would find them held."""
     late = threading.Event()
     with subprocess.Popen(["sleep", "60"]) as process:
 

@@ -14,20 +14,11 @@ import pytest
 
 from tests.project import await_until
 from tests.unit.control.provision.test_wheels import make_wheel, pin
-from tests.unit.fake_module import Module, ended, failed, load
+from tests.unit.fake_module import Real, ended, failed, load
 from trainer.common.files import sha256_file
 
 python_env = load("python_env")
 UV = shutil.which("uv", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
-
-
-class Real(Module):
-    """Runs its commands for real, and remembers them."""
-
-    def run_command(self, argv):
-        self.ran.append(" ".join(argv))
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
 
 
 def add_uv(folder, script):
@@ -85,7 +76,6 @@ needs_pip = pytest.mark.skipif(importlib.util.find_spec("ensurepip") is None, re
 
 @needs_uv
 def test_made_with_uv_once_and_clean(place):
-    """Made with uv once and nothing else is left."""
     made = present(place)
     assert (made["changed"], made["tool"]) == (True, "uv")
     assert works(place)
@@ -93,39 +83,33 @@ def test_made_with_uv_once_and_clean(place):
     assert present(place) == {"changed": False}
 
 
-def test_no_uv_among_the_wheels(place, tmp_path):
-    for wheel in place.wheels.glob("uv-*.whl"):
-        wheel.unlink()
-    assert python_env._Environment(place.module())._unpacked_uv(str(tmp_path)) is None
+def spoil_stamp(venv, text):
+    (venv / "lockstep.stamp").write_text(text)
+
+
+def made_by(venv, python):
+    spoil_stamp(venv, json.dumps({**json.loads((venv / "lockstep.stamp").read_text()), "python": python}))
 
 
 @needs_uv
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "digest"),
     [
-        lambda venv: (venv / "lockstep.stamp").unlink(),
-        lambda venv: (venv / "lockstep.stamp").write_text('{"digest": "d1", "pyth'),
-        lambda venv: (venv / "bin" / "python").unlink(),
+        pytest.param(lambda venv: (venv / "lockstep.stamp").unlink(), "d1", id="killed before the stamp"),
+        pytest.param(lambda venv: spoil_stamp(venv, '{"digest": "d1", "pyth'), "d1", id="torn stamp"),
+        pytest.param(lambda venv: (venv / "bin" / "python").unlink(), "d1", id="Python gone"),
+        pytest.param(lambda venv: made_by(venv, "3.10"), "d1", id="another Python"),
+        pytest.param(lambda venv: None, "d2", id="other wheels"),
     ],
-    ids=["killed before the stamp", "torn stamp", "Python gone"],
 )
-def test_a_half_made_environment_is_made_anew(spoil, place):
+def test_what_differs_is_made_anew(spoil, digest, place):
     present(place)
     (place.venv / "old").touch()
     (place.root / ".lockstep-install-abc").mkdir()
     spoil(place.venv)
-    assert present(place)["changed"] is True
+    assert present(place, digest=digest)["changed"] is True
     assert not (place.venv / "old").exists()
     assert not (place.root / ".lockstep-install-abc").exists()
-
-
-@needs_uv
-def test_other_wheels_or_another_python_make_it_anew(place):
-    present(place)
-    assert present(place, digest="d2")["changed"] is True
-    stamp = place.venv / "lockstep.stamp"
-    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "python": "3.10"}))
-    assert present(place, digest="d2")["changed"] is True
 
 
 @needs_uv
@@ -192,25 +176,16 @@ def test_environment_that_cannot_import_is_not_made(place):
 
 
 def test_small_disk_is_left_unwritten(place, monkeypatch):
-    """Nothing is written on a disk that is too small."""
     monkeypatch.setattr(python_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000 * 2**20))
     message = failed(python_env, place.module(need_mb=2600))
     assert f"1,000 MB are free under {place.root}; the Python environment needs 2,600 MB. Free some, or set worker_root" in message
     assert os.listdir(place.root) == [".lockstep-env.lock"]
 
 
-def test_wheels_that_are_not_there_are_named(place):
+def test_what_cannot_make_it_is_named(place):
+    assert failed(python_env, place.module(python="/bin/false")).endswith("/bin/false does not run: ; set python_env_interpreter")
     (place.wheels / "requirements.txt").unlink()
     assert f"{place.wheels}/requirements.txt is missing; is dfs_path mounted?" in failed(python_env, place.module())
-
-
-def test_a_python_that_does_not_run_is_named(place):
-    assert failed(python_env, place.module(python="/bin/false")).endswith("/bin/false does not run: ; set python_env_interpreter")
-
-
-def test_a_checked_run_touches_nothing(place):
-    assert present(place, check_mode=True) == {"changed": True}
-    assert not place.root.exists()
 
 
 @pytest.fixture
@@ -253,7 +228,8 @@ def test_what_another_call_made_is_kept(place, monkeypatch):
 
 
 def test_removal_takes_what_can_be_remade(place):
-    """Removed with what can be made anew and runs stay."""
+    assert present(place, check_mode=True) == {"changed": True}
+    assert not place.root.exists()
     for name in ("venv", "caches", "runs"):
         (place.root / name).mkdir(parents=True)
     (place.root / ".lockstep-env.lock").touch()
@@ -276,13 +252,9 @@ def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, pla
     )
     assert sorted(os.listdir(place.root)) == ["caches", "venv"]
     assert (place.venv / "bin").exists()
-
-
-def test_link_to_anothers_environment_is_not_ours(place, tmp_path):
-    place.root.mkdir()
-    (tmp_path / "theirs").mkdir()
-    place.venv.symlink_to(tmp_path / "theirs")
-    assert "Lockstep did not make it" in failed(python_env, place.module(state="absent"))
+    place.venv.rename(place.root / "theirs")
+    place.venv.symlink_to(place.root / "theirs")
+    assert "Lockstep did not make it" in failed(python_env, place.module(state=state, check_mode=check_mode))
 
 
 def test_environment_whose_making_failed_is_ours_to_remove(place):
@@ -293,16 +265,10 @@ def test_environment_whose_making_failed_is_ours_to_remove(place):
     assert not place.root.exists()
 
 
-def test_a_root_that_only_root_may_remove_stays(place, monkeypatch):
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_empty_root_goes_where_it_may(ours, place, monkeypatch):
     (place.root / "venv").mkdir(parents=True)
-    monkeypatch.setattr(python_env.os, "access", lambda *_: False)
+    monkeypatch.setattr(python_env.os, "access", lambda *_: ours)
     assert absent(place) == {"changed": True}
-    assert os.listdir(place.root) == []
-    assert absent(place) == {"changed": False}
-
-
-def test_an_empty_root_goes_too(place):
-    (place.root / "venv").mkdir(parents=True)
-    assert absent(place) == {"changed": True}
-    assert not place.root.exists()
+    assert [place.root.exists(), place.venv.exists()] == [not ours, False]
     assert absent(place) == {"changed": False}

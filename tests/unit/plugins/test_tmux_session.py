@@ -10,17 +10,9 @@ import lockstep_tmux as tmux
 import pytest
 
 from tests.project import await_until
-from tests.unit.fake_module import Module, ended, load
+from tests.unit.fake_module import Module, Real, ended, load
 
 tmux_session = load("tmux_session")
-
-
-class Real(Module):
-    """Commands really run."""
-
-    def run_command(self, argv):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -37,10 +29,7 @@ def start(module, name, argv, folder):
 
 
 def test_session_starts_while_the_server_ends(module, tmp_path):
-    """A session starts also while the server ends with its last one.
-
-    As where a worker ends at once, or a run is started as soon as another has ended.
-    """
+    """As where a worker ends at once, or a run is started as soon as another has ended."""
     commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(100))]
     with ThreadPoolExecutor(2) as pool:
         assert set(pool.map(lambda command: claims.start_session(command, module.run_command), commands)) == {""}
@@ -55,10 +44,7 @@ def test_what_tmux_says_is_shown(module, tmp_path):
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path):
-    """A supervisor is told that a command ends it before the signal comes.
-
-    Without the mark it would take the signal for that of a host that goes down.
-    """
+    """Without the mark it would take the signal for that of a host that goes down."""
     folder = tmp_path / "with space"
     folder.mkdir()
     if supervised:

@@ -1,5 +1,6 @@
 """Watching a worker: when it counts as having failed."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -86,14 +87,17 @@ def failing(error):
     return see
 
 
-def test_lost_host_is_tried_again_after_a_pause(watcher, clock):
-    watch = watcher(see=failing(HostUnreachable("gone")))
+def test_lost_host_is_unreachable_after_its_silence(watcher, clock):
+    """It is tried again after a pause; while the others wait for it, it may be away for longer."""
+    silent, gone, awaited = watcher(), watcher(see=failing(HostUnreachable("gone"))), watcher(rejoin_wait=300.0)
     began = clock.monotonic()
-    assert watch._once() is None
+    assert gone._once() is None
     assert clock.monotonic() - began == 1.0
     clock.sleep(90)
-    verdict = watch._once()
-    assert (verdict.state, verdict.message) == ("unreachable", "pi1 can't be reached: gone")
+    assert silent._once().message == "pi1 can't be reached: no answer for 91 s"
+    lost = gone._once()
+    assert (lost.state, lost.message) == ("unreachable", "pi1 can't be reached: gone")
+    assert awaited._unreachable("pi1 can't be reached") is None
 
 
 def test_following_that_fails_is_quoted_at_once(watcher):
@@ -101,12 +105,6 @@ def test_following_that_fails_is_quoted_at_once(watcher):
     watch = watcher(see=failing(FollowingFailed("what reads the worker's files there ended with exit code 1: no module trainer")))
     assert (watch._once(), watch._once()) == (None, None)
     assert watch.shown == ["pi1: what reads the worker's files there ended with exit code 1: no module trainer"]
-
-
-def test_silent_host_is_unreachable_after_its_silence(watcher, clock):
-    watch = watcher()
-    clock.sleep(90)
-    assert watch._once().message == "pi1 can't be reached: no answer for 90 s"
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "ended"), (40, None)])
@@ -166,12 +164,6 @@ def test_returned_supervisor_is_not_called_silent(rejoin_wait, lost, state, watc
     assert watch._late(SimpleNamespace(heard=200.0, fault="")) == state
 
 
-def test_host_may_be_away_while_others_wait(watcher, clock):
-    watch = watcher(rejoin_wait=300.0)
-    clock.sleep(200)
-    assert watch._unreachable("pi1 can't be reached") is None
-
-
 @pytest.mark.parametrize(("parents", "ended"), [([7, 7, 7], True), ([7, 7, 1], False)])
 def test_a_killed_command_leaves_its_watches(parents, ended, monkeypatch):
     waited, parents = [], iter(parents)
@@ -215,17 +207,12 @@ def test_the_chief_of_the_newest_generation_is_shown(elastic, monkeypatch):
         watch._follow([news])
     assert shown == ["pi1"]
     assert collected == ["pi0", "pi1"]
+    watches[1].target = dataclasses.replace(watches[1].target, elastic=False)
+    assert not watches[1]._is_chief(), "only an elastic run has generations"
 
 
 def test_an_end_waits_for_all_records(watcher):
     assert watcher()._ended(SimpleNamespace(exit={"exit_code": 0}, more=True)) is None
-
-
-def test_generations_are_silent_unless_elastic(watcher, watched):
-    watch = watcher(watched=watched)
-    watch._follow([{"kind": "generation", "number": 9, "rank": 0, "hosts": ["pi1"]}])
-    assert not watch._is_chief()
-    assert not watched.generations
 
 
 def test_one_hosts_failure_ends_no_elastic_run(elastic, watched):

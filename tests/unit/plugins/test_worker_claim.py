@@ -25,18 +25,8 @@ class Host(Module):
     """An AnsibleModule on a host whose tmux knows the sessions given, and those that were started."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
-        usual = {
-            "python": sys.executable,
-            "needs": [],
-            "need_mb": 512,
-            "files": [],
-            "launch": "one",
-            "ticket": "",
-            "grace": 0,
-            "session": None,
-            "direct_port": None,
-            "server_port": None,
-        }
+        usual = {"python": sys.executable, "needs": [], "need_mb": 512, "files": [], "launch": "one", "ticket": "", "grace": 0}
+        usual |= {"session": None, "direct_port": None, "server_port": None}
         super().__init__(check_mode=check_mode, **{**usual, **params})
         self.sessions = sessions
 
@@ -64,6 +54,9 @@ class Host(Module):
         return 0, "", ""
 
 
+TICKET = "1800000000000-00ff00ff"
+
+
 @pytest.fixture
 def place(tmp_path, port, worker_claim):
     """One worker's root, its host's sessions, and what a run asks of it."""
@@ -73,7 +66,7 @@ def place(tmp_path, port, worker_claim):
 
     def module(run="new", **more):
         usual = {"sessions": sessions, "session": f"{run}-w0"}
-        return Host(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", port=port, **{**usual, **more})
+        return Host(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", **{"port": port, **usual, **more})
 
     def held(run, launch="zero", number=port):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +81,15 @@ def place(tmp_path, port, worker_claim):
     return SimpleNamespace(root=root, path=path, module=module, held=held, asked=asked, refused=refused, port=port, sessions=sessions)
 
 
-def test_free_place_is_looked_at_and_not_taken(place):
+def test_a_look_and_a_check_change_nothing(place):
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"], returned["newest_state"]) == (False, False, None, "")
+    assert place.asked("present", check_mode=True) == {"changed": True}
     assert not place.root.exists()
+    assert place.sessions == []
+    place.held("new", "one")
+    assert place.asked("absent", check_mode=True) == {"changed": True}
+    assert place.path.exists()
 
 
 def test_start_leaves_claim_files_and_session(place):
@@ -123,14 +121,8 @@ def test_on_a_full_disk_a_run_is_stopped(place):
     assert not place.path.exists()
 
 
-def test_check_mode_starts_nothing(place):
-    assert place.asked("present", check_mode=True) == {"changed": True}
-    assert not place.root.exists()
-    assert place.sessions == []
-
-
-def test_host_that_misses_the_publication_is_refused(place, tmp_path):
-    """A host that does not see what was published is refused."""
+def test_host_that_misses_the_publication_is_refused(place, tmp_path, monkeypatch, worker_claim):
+    """What another user published is told apart from what is not shared."""
     (tmp_path / "manifest.json").touch()
     seen, missing = str(tmp_path / "manifest.json"), str(tmp_path / "trainer.zip")
     assert place.asked("query", needs=[seen])["running"] is False
@@ -139,10 +131,18 @@ def test_host_that_misses_the_publication_is_refused(place, tmp_path):
         "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
     )
 
+    def refuse(path, mode="r", **_):
+        raise PermissionError(errno.EACCES, "Permission denied")
 
-def test_claim_without_its_session_is_void_at_once(place):
-    """As Ctrl-C leaves it between the claim and the start; no time has to pass."""
+    monkeypatch.setattr(worker_claim, "open", refuse, raising=False)
+    assert place.refused("query", needs=[seen]).startswith(f"pi1 may not read {seen}: it was published by another user than the one who ")
+
+
+@pytest.mark.parametrize("sessions", [[], ["old-w01"], ["xold-w0"]])
+def test_claim_without_its_session_is_void_at_once(sessions, place):
+    """As Ctrl-C leaves it between the claim and the start; no time has to pass. A session of a similar name is another."""
     place.held("old")
+    place.sessions += sessions
     assert place.asked("query")["holder"] is None
     place.asked("present")
     assert json.loads(place.path.read_text())["run"] == "new"
@@ -156,7 +156,6 @@ def test_start_that_fails_leaves_nothing_in_way(place, worker_claim):
 
 
 def test_another_live_run_is_named_with_its_session(place):
-    """Another live run is told by its name and session."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query")["holder"] == {"kind": "port", "number": place.port, "run": "old", "session": "old-w0"}
@@ -166,15 +165,7 @@ def test_another_live_run_is_named_with_its_session(place):
     assert place.sessions == ["old-w0"]
 
 
-@pytest.mark.parametrize("name", ["old-w01", "xold-w0"])
-def test_a_session_of_a_similar_name_is_another(place, name):
-    place.held("old")
-    place.sessions.append(name)
-    assert place.asked("query")["holder"] is None
-
-
 def test_running_run_is_told_and_not_restarted(place):
-    """This very run that is alive is told and not started again."""
     place.asked("present")
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"]) == (False, True, None)
@@ -199,17 +190,11 @@ def test_a_busy_port_names_its_holder(place):
         server.listen()
         holder, message = place.asked("query")["holder"], place.refused("present")
         assert place.asked("query", sessions=["new-w0"])["holder"] is None
+        direct = place.asked("query", port=1, direct_port=place.port)["holder"]
+    assert {**holder, "kind": "direct_port"} == direct
     assert holder["process"].endswith(f"(pid {os.getpid()}, user {getpass.getuser()})")
     assert f"was taken by {holder['process']} at the same moment" in message
     assert not place.path.exists()
-
-
-def test_a_busy_direct_port_names_its_holder_too(place):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number = server.getsockname()[1]
-        actual = place.asked("query", direct_port=number)["holder"]
-    assert (actual["kind"], actual["number"]) == ("direct_port", number)
-    assert f"(pid {os.getpid()}, " in actual["process"]
 
 
 def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
@@ -221,15 +206,26 @@ def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
     assert not place.root.exists()
 
 
-@pytest.mark.parametrize("text", ["", '{"run": "ol', "\0\0\0\0", "null", "[]", '{"run": "old"}'])
-def test_a_torn_claim_counts_as_none(text, place, worker_claim):
-    place.path.parent.mkdir(parents=True)
-    place.path.write_text(text)
-    assert worker_claim.claims.read_claim(str(place.path)) is None
-    assert place.asked("present") == {"changed": True}
-
-
 MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_text('{"run": "ol'),
+        lambda path: path.write_text("\0\0\0\0"),
+        lambda path: path.write_text("null"),
+    ],
+    ids=["pipe", "folder", "link", "torn", "zeros", "null"],
+)
+def test_what_is_no_file_is_none(make, place):
+    """And nothing waits for it."""
+    place.path.parent.mkdir(parents=True)
+    make(place.path)
+    assert place.asked("query")["holder"] is None
 
 
 @pytest.mark.parametrize(
@@ -251,34 +247,16 @@ MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
         {**MARK, "more": "x" * 5000},
     ],
 )
-def test_a_claim_that_no_module_writes_is_none(claim, place, worker_claim):
+def test_a_claim_that_no_module_writes_is_none(claim, place):
     """Nothing in it is named to anybody, and no session that it names is ended."""
     place.path.parent.mkdir(parents=True)
     place.path.write_text(json.dumps(claim))
     place.sessions += ["old-w0", "other-w0"]
-    assert worker_claim.claims.read_claim(str(place.path)) is None
     assert place.asked("query")["holder"] is None
     assert place.asked("absent", "old", session=None, launch="zero") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["old-w0", "other-w0"]
     place.path.write_text(json.dumps(MARK))
     assert place.asked("query")["holder"]["run"] == "old"
-
-
-def test_a_claim_of_another_user_is_none(place, worker_claim, monkeypatch):
-    place.held("old")
-    place.sessions.append("old-w0")
-    monkeypatch.setattr(worker_claim.files.os, "geteuid", lambda: os.getuid() + 1)
-    assert place.asked("query")["holder"] is None
-
-
-def test_claim_that_is_no_file_is_none(place, worker_claim, tmp_path):
-    """A claim that is no file is none and nothing waits for it."""
-    place.path.parent.mkdir(parents=True)
-    (tmp_path / "elsewhere").write_text(json.dumps(MARK))
-    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(tmp_path / "elsewhere", path), lambda path: os.symlink("/dev/zero", path)):
-        make(place.path)
-        assert worker_claim.claims.read_claim(str(place.path)) is None
-        place.path.rename(tmp_path / "done") if not place.path.is_dir() else place.path.rmdir()
 
 
 def test_root_that_every_user_may_write_is_refused(place):
@@ -306,20 +284,17 @@ def test_ending_run_takes_its_session_and_claims(place):
     place.held("new", number=7)
     place.held("old", number=8)
     place.sessions.append("old-w0")
+
     assert place.asked("absent", launch="") == {"changed": True, "ended": "killed"}
     assert place.sessions == ["old-w0"]
     assert [path.name for path in place.path.parent.iterdir()] == ["8.json"]
     assert place.asked("absent", launch="") == {"changed": False, "ended": "absent"}
-
-
-def test_session_without_claim_ends_with_its_run(place):
     place.sessions.append("new-w0")
-    assert place.asked("absent", launch="")["ended"] == "killed"
-    assert place.sessions == []
+    assert place.asked("absent", launch="")["ended"] == "killed", "a session without a claim ends with its run"
+    assert place.sessions == ["old-w0"]
 
 
 def test_taking_back_a_launch_spares_another(place):
-    """Taking back a launch leaves another of the same run alone."""
     place.asked("present", launch="two")
     assert place.asked("absent", launch="one") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["new-w0"]
@@ -327,13 +302,12 @@ def test_taking_back_a_launch_spares_another(place):
 
 
 def test_launch_taken_back_cannot_start(place):
-    """A launch that was taken back cannot start any more.
-
-    What was on its way to a host when the command ended may arrive after it was taken back.
-    """
+    """What was on its way to a host when the command ended may arrive after it was taken back."""
     place.asked("absent", launch="one")
     assert place.refused("present", launch="one") == "pi1: this launch of run new was taken back meanwhile"
+    assert place.refused("present", launch="one", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
     assert place.sessions == []
+    assert not (place.root / "queue").exists()
     old = place.path.with_name("one.revoked")
     os.utime(old, (0, 0))
     assert place.asked("present", launch="two") == {"changed": True}
@@ -363,42 +337,26 @@ def test_of_launches_at_same_moment_one_gets_port(place, tmp_path, port):
     assert len((tmp_path / "sessions").read_text().split()) == 1
 
 
-def test_giving_back_in_check_mode_removes_nothing(place):
-    place.held("new", "one")
-    assert place.asked("absent", check_mode=True) == {"changed": True}
-    assert place.path.exists()
-
-
-def test_newest_state_has_most_steps_and_is_whole(place):
-    folder = place.root / "runs" / "new" / "state"
+@pytest.mark.parametrize(("kind", "inside"), [("state", "."), ("memory", "workers/pi1")])
+def test_newest_state_has_most_steps_and_is_whole(kind, inside, place):
+    """And what a reduction remembered."""
+    folder = place.root / "runs" / "new" / inside / kind
     for name in ("step-000000080.npz", "step-000000090.npz", "step-000000100.npz"):
         write_state(folder / name)
     for name in ("step-999999999.npz.part", ".part-zzz.npz", "zzz"):
         (folder / name).touch()
-    assert place.asked("query", check_mode=True)["newest_state"] == "step-000000100.npz"
+    assert place.asked("query", check_mode=True)[f"newest_{kind}"] == "step-000000100.npz"
     flip_a_bit(folder / "step-000000100.npz")
     (folder / "step-000000090.npz").write_bytes(b"")
     returned = place.asked("query", check_mode=True)
-    assert returned["newest_state"] == "step-000000080.npz"
-    assert [(one["kind"], one["name"]) for one in returned["damaged"]] == [("state", "step-000000100.npz"), ("state", "step-000000090.npz")]
+    assert returned[f"newest_{kind}"] == "step-000000080.npz"
+    assert [(one["kind"], one["name"]) for one in returned["damaged"]] == [(kind, "step-000000100.npz"), (kind, "step-000000090.npz")]
     assert returned["damaged"][0]["reason"] == "its digest differs"
     assert len(list(folder.glob("step-*.npz"))) == 3
     assert place.asked("query")["damaged"] == returned["damaged"]
     assert [path.name for path in folder.glob("step-*.npz")] == ["step-000000080.npz"]
-    assert len(list((place.root / "runs/new/damaged").glob("state-step-*.npz"))) == 2
+    assert len(list((folder.parent / "damaged").glob(f"{kind}-step-*.npz"))) == 2
     assert place.asked("query", check_mode=True)["damaged"] == []
-
-
-def test_what_a_reduction_remembered_is_told_too(place):
-    folder = place.root / "runs" / "new" / "workers" / "pi1" / "memory"
-    write_state(folder / "step-000000100.npz")
-    write_state(folder / "step-000000200.npz")
-    assert place.asked("query", check_mode=True)["newest_memory"] == "step-000000200.npz"
-    flip_a_bit(folder / "step-000000200.npz")
-    returned = place.asked("query")
-    assert returned["newest_memory"] == "step-000000100.npz"
-    assert [one["kind"] for one in returned["damaged"]] == ["memory"]
-    assert (folder.parent / "damaged/memory-step-000000200.npz").is_file()
 
 
 def test_facts_say_what_the_records_need(place):
@@ -416,21 +374,19 @@ def test_facts_say_what_the_records_need(place):
         ('echo \'{"python": "3.10.2", "packages": {}}\'', "is Python 3.10.2; 3.11 to 3.13 are supported"),
         ('echo \'{"python": "3.12.1", "packages": {"numpy": "2"}}\'', "has no TensorFlow; install requirements/node.txt into it"),
         ("echo broken >&2; exit 1", "does not run: broken"),
+        (None, "is missing; set worker_python"),
     ],
 )
 def test_a_python_that_cannot_train_is_refused(place, tmp_path, script, message):
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
+    if script:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
     assert f"pi1: worker_python={python} {message}" in place.refused("query", python=str(python))
 
 
-def test_a_missing_python_is_refused_with_the_mend(place):
-    assert "worker_python=/no/python is missing; set worker_python" in place.refused("query", python="/no/python")
-
-
 def test_run_is_closed_to_other_users(place):
-    """A run is closed to other users also one of an earlier version."""
+    """Also one of an earlier version."""
     folder = place.root / "runs" / "new"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
@@ -439,23 +395,7 @@ def test_run_is_closed_to_other_users(place):
     assert list(modes.values()) == [0o750, 0o750, 0o640]
 
 
-def test_foreign_publication_differs_from_an_unshared_one(place, monkeypatch, worker_claim, tmp_path):
-    """What another user published is told apart from what is not shared."""
-
-    def refuse(path, mode="r", **_):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(worker_claim, "open", refuse, raising=False)
-    assert worker_claim._denied(str(tmp_path / "manifest.json"))
-    monkeypatch.undo()
-    assert not worker_claim._denied(str(tmp_path / "manifest.json"))
-
-
-TICKET = "1800000000000-00ff00ff"
-
-
 def test_ticket_takes_a_place_in_the_queue(place):
-    """A worker with a ticket takes a place in the queue and not the port."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query", ticket=TICKET)["holder"]["run"] == "old"
@@ -473,7 +413,7 @@ def test_ticket_takes_a_place_in_the_queue(place):
 
 
 def test_earlier_claim_is_not_revived_by_waiting(place):
-    """A claim of an earlier launch is not revived by the session that waits. Others would wait for a run that waits for them."""
+    """Others would wait for a run that waits for them."""
     place.held("new")
     place.asked("present", ticket=TICKET)
     assert not place.path.exists()
@@ -493,27 +433,15 @@ def test_place_that_nobody_takes_any_more_is_removed(place):
     assert sorted(json.loads(path.read_text())["run"] for path in queue.iterdir()) == ["new", "returns", "waits"]
 
 
-def test_launch_that_was_taken_back_is_not_queued(place):
-    place.asked("absent", launch="one")
-    assert place.refused("present", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
-    assert not (place.root / "queue").exists()
-
-
 @pytest.mark.parametrize("restarted", [True, False])
 def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
-    """Jobs are those whose sessions exist or come back."""
     module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
-    for folder, name, run in (
-        ("locks", "12345.json", "runs"),
-        ("locks", "12346.json", "over"),
-        ("locks", "12348.json", "back"),
-        ("locks", "12347.json", "next"),
-        ("queue", f"{TICKET}-12347.json", "next"),
-        ("queue", f"0{TICKET[1:]}-12345.json", "gone"),
-        ("queue", f"2{TICKET[1:]}-12345.json", "last"),
-    ):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
+    locks = {"12345.json": "runs", "12346.json": "over", "12348.json": "back", "12347.json": "next"}
+    queue = {f"{TICKET}-12347.json": "next", f"0{TICKET[1:]}-12345.json": "gone", f"2{TICKET[1:]}-12345.json": "last"}
+    for folder, names in (("locks", locks), ("queue", queue)):
+        (tmp_path / folder).mkdir()
+        for name, run in names.items():
+            (tmp_path / folder / name).write_text(json.dumps({"run": run, "session": f"{run}-w0", "folder": str(tmp_path / run)}))
     # If its host has just restarted, its supervisor comes back.
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / "supervisor.json").touch()
@@ -522,12 +450,9 @@ def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))
     module.main()
-    assert returned == {
-        "changed": False,
-        "jobs": [
-            {"run": "runs", "state": "running", "session": "runs-w0", "ticket": ""},
-            *([{"run": "back", "state": "running", "session": "back-w0", "ticket": ""}] if restarted else []),
-            {"run": "next", "state": "queued", "session": "next-w0", "ticket": TICKET},
-            {"run": "last", "state": "queued", "session": "last-w0", "ticket": f"2{TICKET[1:]}"},
-        ],
-    }
+
+    def job(run, state, ticket=""):
+        return {"run": run, "state": state, "session": f"{run}-w0", "ticket": ticket}
+
+    running = [job("runs", "running"), *([job("back", "running")] if restarted else [])]
+    assert returned == {"changed": False, "jobs": [*running, job("next", "queued", TICKET), job("last", "queued", f"2{TICKET[1:]}")]}
