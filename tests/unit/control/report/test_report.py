@@ -107,7 +107,7 @@ def test_what_can_not_be_reported_says_why(tmp_path):
     )
 
 
-def test_evaluations_of_epoch_that_goes_on_are_forgotten(tmp_path):
+def test_newest_evaluation_of_an_epoch_counts(tmp_path, run):
     table = EvaluationTable(tmp_path / "evaluations.csv")
     table.forget(3)
     assert not table.path.exists()
@@ -118,9 +118,6 @@ def test_evaluations_of_epoch_that_goes_on_are_forgotten(tmp_path):
     assert list(table.accuracies) == [1, 4, 3]
     table.forget(3)
     assert table.accuracies == {1: 0.1, 3: 0.3}
-
-
-def test_the_newest_evaluation_of_an_epoch_counts(run):
     write_tests(run.folder, {3: 0.99})
     assert Run.read(run.folder).tests[3]["accuracy"] == 0.99
 
@@ -144,13 +141,6 @@ def test_report_covers_epochs_that_ended_with_validation(tmp_path):
     assert actual.marked == {2: "first", 3: "best", 5: "last"}
     assert epochs.overfitting(actual).startswith("No overfitting by the rule: validation loss was lowest in epoch 3")
     assert "They were farthest apart in epoch 5" in " ".join(epochs.course(actual))
-
-
-def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
-    actual = made(tmp_path, tests={3: 0.5})
-    assert (actual.untested(), actual.testable()) == ([1, 5], [1, 5])
-    (actual.folder / "checkpoints/epoch-0001.keras").unlink()
-    assert (actual.untested(), actual.testable()) == ([1, 5], [5])
 
 
 def test_compiled_model_has_its_own_optimizer_and_evaluation(tmp_path, run):
@@ -768,10 +758,41 @@ def written(tmp_path_factory):
     return compose(request(root, [run, other], sweep), root / "made")
 
 
-def test_the_files_of_a_report(written):
+def test_files_of_a_report(written, tmp_path):
     drawn = ("compare", "history-first", "history-second", "split-first")
     pictures = [f"pictures/{name}{variant}.png" for name in drawn for variant in ("", "-dark")]
     assert set(files(written)) == {"README.md", "first.zip", "index.html", *pictures, "pictures/sweep-pi-time_median.png"}
+    names = names_of(written / "first.zip")
+    assert names == sorted(names)
+    assert {name.partition("/")[0] for name in names} == {"first"}
+    assert {name.removeprefix("first/") for name in names} >= {
+        "README.md",
+        "index.html",
+        "pictures/compare.png",
+        "runs/first/history.csv",
+        "runs/first/evaluations.csv",
+        "runs/first/summary.json",
+        "runs/first/config.yml",
+        "runs/first/cluster.json",
+        "runs/first/checkpoints/epoch-0003.keras",
+        "runs/first/logs/train/events.out.tfevents.1.host.1",
+        "runs/first/logs/validation/events.out.tfevents.1.host.1",
+        "runs/second/history.csv",
+        "sweeps/pi/timings.csv",
+        "sweeps/pi/analysis.md",
+        "sweeps/pi/time_median.png",
+    }
+    assert not any("epoch-0001" in name for name in names)
+    readme = (written / "README.md").read_text()
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
+    names = ("compare", "history-first", "split-first", "history-second", "sweep-pi-time_median")
+    assert pictures == [f"pictures/{name}.png" for name in names]
+    assert all((written / picture).is_file() for picture in pictures)
+    rows = [line for line in readme.splitlines() if line.startswith("| ")]
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+    assert rows
+    assert widths <= {3, 4, 8, 9, 10}
+    assert "\n\n\n" not in readme
 
 
 def test_the_page_needs_nothing_else(written):
@@ -807,26 +828,6 @@ def test_names_that_look_like_markup_stay_text(written):
     assert "<script>" not in readme[:analysis].replace("`<script>", "")
 
 
-def test_readme_names_pictures_and_has_whole_tables(written):
-    readme = (written / "README.md").read_text()
-    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
-    names = ("compare", "history-first", "split-first", "history-second", "sweep-pi-time_median")
-    assert pictures == [f"pictures/{name}.png" for name in names]
-    assert all((written / picture).is_file() for picture in pictures)
-    rows = [line for line in readme.splitlines() if line.startswith("| ")]
-    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
-    assert rows
-    assert widths <= {3, 4, 8, 9, 10}
-    assert "\n\n\n" not in readme
-
-
-def test_spans_and_escapes():
-    assert list(page._spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
-    assert list(page._spans("a ` c")) == [(False, "a ` c")]
-    assert list(page._spans("`b` and `")) == [(True, "b"), (False, " and `")]
-    assert page._escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
-
-
 @pytest.mark.usefixtures("sketched")
 def test_commands_are_shown_as_they_are_typed(tmp_path, run):
     typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))
@@ -847,30 +848,6 @@ def test_picture_of_elsewhere_is_left_as_it_is(tmp_path):
 def names_of(path):
     with zipfile.ZipFile(path) as stream:
         return stream.namelist()
-
-
-def test_what_the_zip_holds(tmp_path, written):
-    names = names_of(written / "first.zip")
-    assert names == sorted(names)
-    assert {name.partition("/")[0] for name in names} == {"first"}
-    assert {name.removeprefix("first/") for name in names} >= {
-        "README.md",
-        "index.html",
-        "pictures/compare.png",
-        "runs/first/history.csv",
-        "runs/first/evaluations.csv",
-        "runs/first/summary.json",
-        "runs/first/config.yml",
-        "runs/first/cluster.json",
-        "runs/first/checkpoints/epoch-0003.keras",
-        "runs/first/logs/train/events.out.tfevents.1.host.1",
-        "runs/first/logs/validation/events.out.tfevents.1.host.1",
-        "runs/second/history.csv",
-        "sweeps/pi/timings.csv",
-        "sweeps/pi/analysis.md",
-        "sweeps/pi/time_median.png",
-    }
-    assert not any("epoch-0001" in name for name in names)
 
 
 def test_zip_has_fixed_dates_and_same_bytes(tmp_path):

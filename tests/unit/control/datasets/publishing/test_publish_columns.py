@@ -229,13 +229,10 @@ def test_lowest_and_highest_number_of_y_are_known(y, targets, file):
         assert source(file, given.replace("Y", y)).scan().targets == targets
 
 
-def test_missing_values_of_x_are_counted(file):
+def test_odd_numbers_of_x_are_warned_of(file):
     body = "x = np.zeros((n, 3))\nx[3, 1] = np.nan\nx[:, 2] = np.inf\nreturn {'a': x, 'b': np.full(n, 1e300)}, np.zeros(n)"
     (warning,) = source(file, NO_VALIDATION + body).scan().warnings
     assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
-
-
-def test_whole_numbers_that_are_rounded_are_named(file):
     made = table(file, "tract,near,y\n" + "17031839101,1.5,1\n,2,1\n" * 20, "y")
     missing, rounded = made.scan().warnings
     assert "missing (NaN) or infinite: x.tract 20" in missing
@@ -457,7 +454,7 @@ def test_share_that_leaves_no_rows_is_refused(share, drawn, file):
     )
 
 
-def test_a_folder_of_tables_has_its_splits(file, tmp_path):
+def test_folder_of_tables_has_its_splits(file, tmp_path):
     (tmp_path / "trips").mkdir()
     for name, first in (("train-0.csv", 0), ("train-1.csv", 10), ("val.csv", 20), ("test.csv", 30)):
         (tmp_path / "trips" / name).write_text("a;y\n" + "".join(f"{k};{k}\n" for k in range(first, first + 10)))
@@ -468,10 +465,6 @@ def test_a_folder_of_tables_has_its_splits(file, tmp_path):
     assert set(splits["train"].gather(packed.order[:10])[1].tolist()) == {*range(20, 30)}
     (tmp_path / "trips" / "train-1.csv").write_text("b;y\n1;2\n")
     assert "its header differs from that of train-0.csv" in refused(open_source("columns", str(tmp_path / "trips"), "y").scan)
-
-
-def test_table_and_image_folders_are_told_apart(file, tmp_path):
-    """Folders of tables and of images are told apart."""
     for split in ("train", "test"):
         (tmp_path / "t" / split).mkdir(parents=True)
         (tmp_path / "t" / split / "part-0.csv").write_text("a,y\n1,2\n3,4\n")
@@ -480,6 +473,10 @@ def test_table_and_image_folders_are_told_apart(file, tmp_path):
     assert detect(str(tmp_path / "t"))["source"] == "columns"
     assert detect(str(tmp_path / "i"))["source"] == "folder"
     assert open_source("columns", str(tmp_path / "t"), "y").scan().count("test") == 2
+    (tmp_path / "both").mkdir()
+    for name in ("a.csv", "b.parquet"):
+        (tmp_path / "both" / name).write_text("")
+    assert ".csv and .parquet in it; give a CSV or Parquet file" in refused(open_source("columns", str(tmp_path / "both"), "y").scan)
 
 
 @pytest.mark.parametrize(
@@ -563,13 +560,6 @@ def test_column_of_almost_numbers_is_warned_of(file):
     assert "power: ' ' in row 101 of blank.csv is no number, and 100 of 101 values are" in blank.scan().warnings[0]
 
 
-def test_tables_of_two_kinds_in_folder_are_refused(file, tmp_path):
-    (tmp_path / "both").mkdir()
-    for name in ("a.csv", "b.parquet"):
-        (tmp_path / "both" / name).write_text("")
-    assert ".csv and .parquet in it; give a CSV or Parquet file" in refused(open_source("columns", str(tmp_path / "both"), "y").scan)
-
-
 def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     file.with_name("t.parquet").write_bytes(b"")
@@ -651,7 +641,7 @@ def request_of(file, tmp_path, monkeypatch):
     return make
 
 
-def test_the_plan_of_columns(file, request_of, monkeypatch):
+def test_plan_of_columns_needs_a_model(file, request_of, monkeypatch):
     monkeypatch.setattr(resolve.model_options, "section_of", lambda section: section)
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
@@ -668,9 +658,6 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     assert "test examples" in "\n".join(lines)
     assert "images" not in "\n".join(lines)
     assert planned.needs["disk_mb"] >= host_needs.LOGS_MB
-
-
-def test_columns_need_a_model(file, request_of):
     table(file)
     request = request_of(dataset="trips.csv", set="data.target=tips")
     assert refused(plan.make_plan, request) == (

@@ -72,15 +72,12 @@ def test_workers_are_added_while_they_are_worth_it(rates, workers):
     assert advice._best(dict(enumerate(rates, 1))) == workers
 
 
-def test_perfect_scaling_uses_all_of_many_workers():
-    assert advice._best({n: 100.0 * n for n in range(1, 101)}) == 100
-
-
-def test_the_count_begins_at_the_fewest_measured():
+def test_count_begins_at_the_fewest_measured():
     assert advice._best({3: 100, 4: 120, 5: 121}) == 4
     # The eighth must bring half of 1/7 only.
     assert advice._best({7: 100, 8: 107.5}) == 8
     assert advice._best({2: 100, 3: 107.5}) == 2
+    assert advice._best({n: 100.0 * n for n in range(1, 101)}) == 100
 
 
 def test_without_communication_use_all():
@@ -260,7 +257,7 @@ def test_refusal_stands_in_place_of_the_answer():
     assert text.index("## Start-up: weak scaling") < text.index("## How this was computed")
 
 
-def test_answer_that_contradicts_its_medians_is_none():
+def test_medians_alone_answer_by_the_same_rule():
     """One worker was the answer beside 805, 697 and 972 images/s."""
     study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
     assert advice_text._from_medians(study) == (
@@ -268,6 +265,18 @@ def test_answer_that_contradicts_its_medians_is_none():
         "and noise alone may do that. From launch to end, 3 epochs took the least time with 3 workers: 133.5 s (median)."
     )
     assert study.to_train() == 3
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
+    assert advice_text._from_medians(study).startswith(
+        "From the medians alone, with no account of noise: 1 worker; 2 workers are 1.08 times as fast as 1 (median images/s by workers: 1: "
+        "100, 2: 108), less than the 10% that a worker must bring. "
+    )
+
+    def study(**rates):
+        return Study.of_rows([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
+
+    assert study(n1=100, n3=122, n5=140).by_medians() == 3
+    assert study(n1=100, n3=120, n5=140).by_medians() == 1
+    assert study(n1=100, n3=100, n5=147).by_medians() == 5
 
 
 def test_model_that_contradicts_its_medians_is_none():
@@ -280,23 +289,6 @@ def test_model_that_contradicts_its_medians_is_none():
         "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-3 -e repeats=5 -e epochs=3`"
     )
     assert second.startswith("From launch to end, ")
-
-
-def test_what_a_slower_answer_saves_is_said():
-    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
-    assert advice_text._from_medians(study).startswith(
-        "From the medians alone, with no account of noise: 1 worker; 2 workers are 1.08 times as fast as 1 (median images/s by workers: 1: "
-        "100, 2: 108), less than the 10% that a worker must bring. "
-    )
-
-
-def test_medians_follow_the_same_rule_with_gaps():
-    def study(**rates):
-        return Study.of_rows([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
-
-    assert study(n1=100, n3=122, n5=140).by_medians() == 3
-    assert study(n1=100, n3=120, n5=140).by_medians() == 1
-    assert study(n1=100, n3=100, n5=147).by_medians() == 5
 
 
 def test_a_trial_that_lacks_a_value():
@@ -318,7 +310,7 @@ def test_one_measured_number():
     assert "speedup over 4 workers | efficiency over 4 workers |" in analysis(rows)
 
 
-def test_no_trial_succeeded():
+def test_failed_trials_are_only_listed():
     rows = [lost(row) for row in trials(step(0.1), counts=(1, 2), repeats=1)]
     text = analysis(rows)
     assert text.startswith("# How many workers?\n\n**No answer**: no trial succeeded; ")
@@ -329,9 +321,6 @@ def test_no_trial_succeeded():
         "- 2 workers, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED"
     )
     json.dumps(Findings(studies(rows, WORKS), rows).as_dict(), allow_nan=False)
-
-
-def test_failed_trials_change_nothing_but_their_list():
     rows = trials(step(0.08, 0.002, 8e-9), noise=0.01)
     text = analysis([*rows, lost(timing(2, 4, 1.0, checkpoint_every=50))])
     before, failed = text.split("## Failed trials\n\n")
@@ -363,9 +352,6 @@ def test_table_of_the_model():
     assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | 0.0 | 0.0 | ")
     assert lines[8].startswith("| 5 | 284.9 | 284.9 | 80.0 | 16.0 | 188.9 | ")
     assert lines[8].endswith("| 1,123 [1,123, 1,123] |")
-
-
-def test_errors_of_the_model_are_against_the_median():
     study = studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
     for row in study.modelled():
         assert row["error_percent"] == pytest.approx((row["model_ms"] / row["measured_ms"] - 1) * 100)
@@ -426,17 +412,11 @@ def test_cost_of_saved_states():
             "| weak | 4 | 3 | every 50 steps | 3 | 111.0 ± 1.0 | +9.9% [7.7, 12.1] |",
         ]
     )
-
-
-def test_the_end_of_an_epoch_is_the_rarest():
     rows = Findings([], [*saved(1000, 105, 105), *saved(0, 100, 100)]).saved_states
     assert [(row["checkpoint_every"], row["compared_with"], row["more_percent"]) for row in rows] == [
         (0, 0, 0.0),
         (1000, 0, pytest.approx(5.0)),
     ]
-
-
-def test_saved_states_are_compared_at_equal_workers():
     assert Findings([], [*saved(50, 110), *saved(1000, 100, workers=3)]).saved_states == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
 
@@ -533,11 +513,6 @@ def test_names_can_not_break_a_table():
     assert markdown_table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
 
 
-def test_ordinals():
-    message = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
-    assert message == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
-
-
 def test_no_more_than_three_further_workers_are_listed():
     rows = trials(strong_step(0.4, a=0.021), counts=(1, 2, 4, 6, 8, 10), work=STRONG_WORK)
     assert answer(rows)[0] == (
@@ -545,6 +520,8 @@ def test_no_more_than_three_further_workers_are_listed():
         "the 4th slows it down, -4% [-4, -4], the 5th slows it down, -9% [-9, -9], the 6th slows it down, -10% [-10, -10]. "
         "All resamples of the measurements give this answer."
     )
+    message = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
+    assert message == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
 
 
 def test_a_gradient_without_bytes():
@@ -569,8 +546,7 @@ def test_sweep_of_saved_states_answers_only_that():
     assert not Findings([], saved(50, 110)).about_saved_states
 
 
-def test_every_group_of_saved_states_is_named():
-    """Every group of saved states is named after the answer."""
+def test_groups_of_saved_states_are_named():
     rows = [*trials(step(0.08)), *saved(50, 110, workers=2), *saved(1000, 105, workers=2), *saved(50, 120), *saved(1000, 100)]
     message = answer(rows)
     assert message[0].startswith("**Use 5 workers**")
@@ -579,10 +555,7 @@ def test_every_group_of_saved_states_is_named():
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
     assert advice_text.answers(Findings(studies(rows, WORKS, "pi"), rows)) == "\n\n".join(message)
-
-
-def test_groups_of_saved_states_show_their_differences():
-    """Groups of saved states say in what they differ."""
+    # Groups of saved states say in what they differ.
     weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
     strong = [dataclasses.replace(row, scaling="strong") for row in weak]
     longer = [dataclasses.replace(row, epochs=5) for row in weak]
