@@ -3,17 +3,12 @@
 import pytest
 
 from control.common import configurations
+from tests.unit.refusals import refusal_of_typed as refusal
 from trainer.common import suggest
 from trainer.common.errors import ConfigError
 from trainer.config import loading
 
 CLASS_WEIGHTS = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 def built(dotted, value):

@@ -6,15 +6,14 @@ import pytest
 
 from control.common import command_line, project
 from control.common.operator_variables import COMMANDS, check_variables
-from trainer.common.errors import ConfigError, LockstepError
+from tests.unit.refusals import refusal_of_typed
+from trainer.common.errors import LockstepError
 
 INVENTORY = {"worker_port", "dfs_path"}
 
 
 def refusal(command, given):
-    with pytest.raises(ConfigError) as caught:
-        check_variables(command, given, INVENTORY)
-    return str(caught.value)
+    return refusal_of_typed(check_variables, command, given, INVENTORY)
 
 
 def test_hosts_which_ansible_reserves_is_workers_here():

@@ -3,7 +3,7 @@
 import pytest
 
 from control.lab import lab_inventory
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as refusal
 
 MINE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 LIMITS = [10_000, 3_800, 3 * 2**30]
@@ -18,12 +18,6 @@ def container(name, owner=MINE, running=True, limits=LIMITS, never_ran=False, cu
 def network(name, subnet, owner=None):
     labels = {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"} if owner else {}
     return {"name": name, "labels": labels, "subnets": [subnet]}
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 def test_settings_without_any_option():
@@ -196,9 +190,7 @@ def test_the_containers_of_another_clone_are_left_alone():
     ],
 )
 def test_a_name_of_others_is_refused(actual, names, holder):
-    with pytest.raises(ConfigError) as caught:
-        changes(actual, 3, names)
-    assert str(caught.value) == (
+    assert refusal(changes, actual, 3, names) == (
         f"the container name lab-node2 belongs to {holder} on this machine; "
         "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
     )

@@ -15,6 +15,7 @@ from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
 from plugins.action.control import task_in
+from tests.unit.refusals import refusal
 from trainer.common.errors import LockstepError
 
 
@@ -91,9 +92,7 @@ def test_a_command_gives_its_lines():
 
 
 def test_failing_command_is_one_line_with_mend():
-    with pytest.raises(LockstepError) as caught:
-        command("import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)")
-    assert str(caught.value) == (
+    assert refusal(command, "import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)") == (
         "building failed: Error: not permitted (what is half made goes with ansible-playbook lab.yml -e state=absent)"
     )
 
@@ -109,9 +108,9 @@ def test_a_command_is_ended_in_time():
 def test_root_is_needed(monkeypatch):
     monkeypatch.setattr(lab_plan.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(lab_plan.command_line, "operator_options", lambda command, variables: {})
-    with pytest.raises(LockstepError) as caught:
-        action(lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT))
-    assert str(caught.value).endswith('run it as root, as in sudo env "PATH=$PATH" ansible-playbook lab.yml')
+    assert refusal(action, lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT)).endswith(
+        'run it as root, as in sudo env "PATH=$PATH" ansible-playbook lab.yml'
+    )
 
 
 def test_the_environment_of_another_project_is_refused(tmp_path):
@@ -121,9 +120,7 @@ def test_the_environment_of_another_project_is_refused(tmp_path):
 
 def test_no_engine_and_no_apt(monkeypatch):
     monkeypatch.setattr(lab_plan.containers, "may_install", lambda release: False)
-    with pytest.raises(LockstepError) as caught:
-        lab_plan._packages(None, True)
-    assert str(caught.value) == lab_plan.NO_ENGINE
+    assert refusal(lab_plan._packages, None, True) == lab_plan.NO_ENGINE
 
 
 def test_machine_without_os_release_is_not_of_apt(monkeypatch):
@@ -131,9 +128,7 @@ def test_machine_without_os_release_is_not_of_apt(monkeypatch):
         raise FileNotFoundError("/etc/os-release")
 
     monkeypatch.setattr(lab_plan.platform, "freedesktop_os_release", missing)
-    with pytest.raises(LockstepError) as caught:
-        lab_plan._packages(None, True)
-    assert str(caught.value) == lab_plan.NO_ENGINE
+    assert refusal(lab_plan._packages, None, True) == lab_plan.NO_ENGINE
 
 
 def seen(labs=(), networks=(), images=()):
@@ -198,9 +193,7 @@ def test_the_lab_is_shown_with_the_next_commands(made):
 
 def test_a_silent_node_is_named(made, monkeypatch):
     monkeypatch.setattr(lab_ready, "_try", lambda node, user, inventory: "Connection refused" if node["name"] == "node2" else "")
-    with pytest.raises(LockstepError) as caught:
-        action(lab_ready, lab=made, user="lockstep", deadline=1)
-    assert str(caught.value) == (
+    assert refusal(action, lab_ready, lab=made, user="lockstep", deadline=1) == (
         "no SSH on node2 within 1 s; node2 (10.1.0.12): Connection refused. "
         "Look inside: podman logs lab-node2; podman exec -it lab-node2 bash"
     )

@@ -23,7 +23,7 @@ from control.provision.tasks import report as provision_report
 from control.provision.tasks import settings as provision_settings
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as message
 from trainer.rundir.launch_record import Host
 
 GOOD = {
@@ -55,12 +55,6 @@ def members(count=5):
 
 
 SIX = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
-
-
-def message(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 def test_good_host_is_accepted_with_its_target():

@@ -19,8 +19,8 @@ from control.report.own_files import OwnFiles
 from control.report.tasks import write as write_report
 from control.runs.results import run_plots
 from tests.project import ROOT
+from tests.unit.refusals import refusal_of_typed
 from tests.unit.report_samples import make_archive, make_project, make_run
-from trainer.common.errors import ConfigError
 from trainer.config.schema import Report as Heading
 
 MINE = "import parts\n\n\ndef build():\n    pass\n"
@@ -305,9 +305,7 @@ def test_set_precedes_the_run_and_the_inventory(tmp_path, given, expected):
     ],
 )
 def test_other_keys_and_broken_names_are_refused(given, usual, message):
-    with pytest.raises(ConfigError) as caught:
-        write_report._heading(given, [], usual)
-    assert str(caught.value) == message
+    assert refusal_of_typed(write_report._heading, given, [], usual) == message
 
 
 # --- pictures

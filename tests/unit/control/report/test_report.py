@@ -27,6 +27,7 @@ from control.runs.results.course import OVERFITTING as LIMIT
 from control.runs.results.course import Trend
 from control.runs.results.evaluation_table import EvaluationTable
 from control.runs.results.run_folder import RunFolder
+from tests.unit.refusals import refusal
 from tests.unit.report_samples import (
     OVERFITTING,
     make_project,
@@ -37,7 +38,7 @@ from tests.unit.report_samples import (
     write_tests,
 )
 from tests.unit.samples import ERRORS
-from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError
 from trainer.config import schema as configs
 from trainer.data.spec import Leaf, Spec
 
@@ -65,12 +66,6 @@ def made(tmp_path, name="other", **changes):
 
 def text_of(section):
     return " ".join(block.text for block in section.blocks if block.kind == "text")
-
-
-def refusal(function, *arguments):
-    with pytest.raises(LockstepError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 # --- words

@@ -13,8 +13,8 @@ from control.datasets.listing import kept_columns
 from control.datasets.publishing import new_examples
 from control.datasets.publishing.new_examples import Parts
 from control.datasets.sources import python_function
+from tests.unit.refusals import refusal
 from tests.unit.samples import idx_bytes, image_bytes
-from trainer.common.errors import LockstepError
 from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.evaluation.predict import BLOCK, SPLIT
@@ -52,10 +52,9 @@ def read(given, spec, images=None, hosts=2):
 
 
 def refused(given, spec, images=None):
-    with pytest.raises(LockstepError) as caught:
-        read(given, spec, images)
-    assert len(str(caught.value)) < 700
-    return str(caught.value)
+    message = refusal(read, given, spec, images)
+    assert len(message) < 700
+    return message
 
 
 def write_table(path, rows=2, **columns):

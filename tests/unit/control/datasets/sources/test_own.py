@@ -11,8 +11,8 @@ from control.datasets.publishing import publish
 from control.datasets.sources import python_function as data
 from control.runs.planning.plan_request import OperatorRequest
 from tests.unit import forked
+from tests.unit.refusals import refusal as refused
 from tests.unit.samples import image_bytes
-from trainer.common.errors import LockstepError
 from trainer.data.images import decode
 from trainer.user_code import user_function
 
@@ -35,12 +35,6 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "KEPT", tmp_path / "kept")
     (tmp_path / "mine.py").write_text(MODEL)
     return tmp_path / "mine.py"
-
-
-def refused(work, *arguments):
-    with pytest.raises(LockstepError) as caught:
-        work(*arguments)
-    return str(caught.value)
 
 
 def test_file_called_like_module_takes_no_ones_place(file):

@@ -10,7 +10,7 @@ from control.common.plan import Plan
 from control.runs.launch import launches
 from control.runs.launch.launches import launched_at, refuse_changes
 from control.runs.planning import plan_command
-from trainer.common.errors import LockstepError
+from tests.unit.refusals import refusal
 from trainer.rundir.launch_record import Host
 
 
@@ -24,9 +24,7 @@ PLAN = Plan(run="old", folder=Path("old"), command="train", typed="-e run=old -e
 
 
 def test_other_options_for_a_training_run_are_refused():
-    with pytest.raises(LockstepError) as caught:
-        refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
-    assert str(caught.value) == (
+    assert refusal(refuse_changes, PLAN, ["pi1", "pi2"], "epoch 12 of 60") == (
         "train.epochs=90 (it has 60): run=old is under way on pi1, pi2 (epoch 12 of 60), and such a run keeps the options it was "
         "started with; nothing was changed.\n"
         "Fix: stop it (ansible-playbook stop.yml -e run=old), then continue it with the change: "

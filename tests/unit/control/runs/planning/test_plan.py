@@ -21,8 +21,9 @@ from control.runs.planning import checks, host_choice, host_needs, model_size, p
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results import run_names
 from control.runs.show import plan_text
+from tests.unit.refusals import refusal, refusal_of_typed
 from tests.unit.report_samples import write_history
-from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
 from trainer.config import schedule
 from trainer.config import schema as configs
@@ -70,12 +71,6 @@ def choose(request, existing=None):
 
 def overrides(typed):
     return OperatorRequest.of(typed).overrides
-
-
-def refusal(function, *arguments):
-    with pytest.raises(LockstepError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 def test_run_from_before_key_was_there_is_continued(ask, existing):
@@ -872,9 +867,7 @@ def test_batch_of_configuration_of_global_one_is_said(planned, tmp_path):
 def test_run_that_cannot_lose_a_host_is_refused(settings, words):
     """A run that could not go on without a host is refused."""
     recovery = {"elastic": True, "max_restarts": 5} | settings.get("recovery", {})
-    with pytest.raises(ConfigError) as refused:
-        checks.check_elastic(configurations.build(settings | {"recovery": recovery}), 3)
-    assert words in str(refused.value)
+    assert words in refusal_of_typed(checks.check_elastic, configurations.build(settings | {"recovery": recovery}), 3)
 
 
 def test_elastic_settings_fit_together():

@@ -15,7 +15,7 @@ from control.remote import admission
 from control.runs.planning import script_plan
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as refusal
 from trainer.common.files import write_json
 from trainer.launch.user_script import Script
 from trainer.rundir.launch_record import Host, host_facts
@@ -64,12 +64,6 @@ def launched(ask, folder, tmp_path):
         return run
 
     return launch
-
-
-def refusal(function, *arguments, **options):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 class TestSending:

@@ -13,7 +13,8 @@ from control.common.task import Task
 from control.runs.predict import predictions
 from control.runs.predict.predictions import Prediction, PredictionRequest
 from control.runs.tasks import prediction
-from trainer.common.errors import ConfigError, LockstepError
+from tests.unit.refusals import refusal_of_typed as refusal
+from trainer.common.errors import LockstepError
 from trainer.data.spec import Leaf
 from trainer.evaluation.measures import Classes
 from trainer.evaluation.predict import BLOCK
@@ -33,12 +34,6 @@ TABLE = Prediction(
     "trips", 3, "input=new.csv", [2, 1], [Leaf("fare", "float32", (1,)), Leaf("parts", "int64", (2, 2))], [], [None, None], False, []
 )
 JUDGED = dataclasses.replace(TABLE, outputs=[Leaf("kind", "float32", (2,))], classes=["no", "yes"], goals=[Classes(2)])
-
-
-def refusal(work, *arguments, **options):
-    with pytest.raises(ConfigError) as caught:
-        work(*arguments, **options)
-    return str(caught.value)
 
 
 # --- options

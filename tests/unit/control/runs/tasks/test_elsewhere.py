@@ -5,7 +5,7 @@ import pytest
 from control.common import project
 from control.common.task import Task
 from control.runs.tasks import elsewhere
-from trainer.common.errors import LockstepError
+from tests.unit.refusals import refusal
 
 JOB = {"run": "r", "state": "running", "session": "r-w0", "ticket": ""}
 JOBS = {"pi1": {"jobs": [JOB]}, "pi2": {"jobs": []}, "pi3": {"unreachable": True}}
@@ -19,9 +19,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def refused(function, **arguments):
-    with pytest.raises(LockstepError) as caught:
-        function(Task({"run": "r", **arguments}))
-    return str(caught.value)
+    return refusal(function, Task({"run": "r", **arguments}))
 
 
 def test_status_names_the_hosts_that_have_it():

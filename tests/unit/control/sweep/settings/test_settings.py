@@ -8,16 +8,10 @@ from control.common import configurations
 from control.sweep.settings import settings_plan, trial_settings
 from control.sweep.settings.settings_plan import Wanted
 from control.sweep.settings.trial_settings import MOST, Range, Settings
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as refusal
 from trainer.host.claims import RUN_NAME
 
 BASE = configurations.to_dict(configurations.build(configurations.load(configurations.find("task_cnn"))))
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 def trials(vary, count=None, seed=1, base=BASE, given=None):

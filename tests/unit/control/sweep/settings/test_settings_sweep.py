@@ -21,7 +21,7 @@ from control.sweep.settings.trial_settings import Result, Settings
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
 from control.sweep.tasks.run_trials import _run_all, _under_way
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as refusal
 from trainer.common.files import read_json, write_json, write_rows
 from trainer.rundir.launch_record import Host
 
@@ -29,12 +29,6 @@ HOSTS = [Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345) for 
 VARY = {"vary": "optimizer.learning_rate=0.1,0.01;train.batch_size=32,64", "workers": "2", "sweep": "pi", "config": "task_cnn"}
 COUNTS = {"train_images": 800, "validation_images": 200, "total_steps": 39, "epochs": 3, "workers": 2, "global_batch": 64}
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 @pytest.fixture

@@ -10,18 +10,13 @@ from control.common import configurations
 from control.sweep.scaling.design import Wanted
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
-from trainer.common.errors import ConfigError, LockstepError
+from tests.unit.refusals import refusal_of_typed as refusal
+from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.rundir.launch_record import Host
 
 NOWHERE = Path("/nowhere")
 HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for number in (1, 2, 3)]
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 CHOICE = {
