@@ -36,12 +36,10 @@ def test_values_become_texts():
         "A": "0",
         "B": "x",
     }
-
-
-def test_one_more_variable_leaves_others_and_file_alone():
     raw = {"train": {"environment": {"A": "1"}}}
     assert configurations.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
     assert raw == {"train": {"environment": {"A": "1"}}}
+    assert "NUL character" in refusal({"A": "x\0"})
 
 
 @pytest.mark.parametrize("given", [{"A": True}, {"A": None}, {"A": [1]}, {1: "x"}, ["A"], "A=1"])
@@ -70,16 +68,13 @@ def test_what_decides_which_code_runs_is_for_inventory(name):
     assert worker_environment.of_host({name: "x"}, "pi1") == {name: "x"}
 
 
-def test_a_nul_character_is_refused():
-    assert "NUL character" in refusal({"A": "x\0"})
-
-
 def test_the_runs_own_win_over_the_hosts():
     host = cluster_hosts({"a": {"worker_environment": {"A": 1, "B": 2}}}, ["a"])[0]
     assert host.environment == {"A": "1", "B": "2"}
     config = configurations.build({"train": {"environment": {"B": 3}}})
     assert with_environment(host, config).environment == {"A": "1", "B": "3"}
     assert "environment" not in with_environment(Host(name="a"), configurations.build({})).fact
+    assert worker_environment.exports({}) == ""
 
 
 def rendered(name, **variables):
@@ -125,7 +120,3 @@ def test_a_slurm_job_ends_with_its_runs_code(codes, code, tmp_path):
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert (done.returncode, (tmp_path / "codes").read_text()) == (code, "")
-
-
-def test_scripts_without_any_have_no_such_line():
-    assert worker_environment.exports({}) == ""
