@@ -32,7 +32,6 @@ def test_one_that_failed_is_run_again_before_others():
 
 
 def test_as_many_trials_run_as_slots_allow():
-    """As many run at once as there are slots and no slot holds two."""
     together, busy, most = threading.Barrier(2), set(), []
 
     def one(trial, slot, given_up):

@@ -134,7 +134,6 @@ def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
 
 
 def test_variables_are_handed_over_in_a_private_file(tmp_path, monkeypatch):
-    """Variables are handed over in a file that nobody else reads."""
     code = "import os,sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777), open(sys.argv[1]).read(), sys.argv[1])"
     monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
     made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")

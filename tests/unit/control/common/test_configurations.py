@@ -341,7 +341,6 @@ def test_snapshots_that_are_none(policy, message):
 
 
 def test_older_key_is_read_under_its_name(tmp_path):
-    """A key of an older version is read under its new name."""
     path = tmp_path / "old.yml"
     path.write_text("telemetry: {split_every: 7}")
     assert configurations.build(configurations.load(path)).telemetry.profile_every == 7

@@ -151,13 +151,7 @@ def test_troubles_of_one_host(change, line):
     assert doctor(setting("node02", *change)) == [line.replace("] ", "] node02  ", 1)]
 
 
-def test_a_32_bit_system():
-    (actual,) = host._machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
-    assert (actual.level, actual.value, actual.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
-    assert actual.fix == "install a 64-bit system, or leave this host out"
-
-
-def test_shared_folder_on_own_disk_without_token():
+def test_shared_folder_may_wait_or_be_local():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
     subject = model.Subject({"name": "node02"}, facts)
@@ -167,9 +161,6 @@ def test_shared_folder_on_own_disk_without_token():
     assert [one.level for one in host._dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
     assert [one.level for one in host._dfs(subject)] == [OK]
-
-
-def test_shared_folder_that_waits_for_host_away():
     facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
     facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
     actual = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
@@ -210,7 +201,6 @@ def test_taken_ports_beside_workers_are_named():
 
 
 def test_parameter_server_needs_memory_beside_its_worker():
-    """A host with a parameter server needs memory for both."""
     need = {"memory_mb": 1000, "server_mb": 800}
     facts = {"available_mb": 1500, "total_mb": 4000}
     for more, level in (({}, OK), ({"server_port": 12845}, FAIL)):
@@ -229,12 +219,15 @@ def test_port_held_by_right_is_fine():
     assert len(doctor(change, need=Requirement(run="cnn-2"))) == 1
 
 
-def test_clock_counts_only_what_is_certain():
+def test_only_certain_clocks_and_64_bits_count():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
     (actual,) = host._clock(model.Subject({"name": "n"}, facts))
     assert (actual.level, actual.value) == (WARN, "8.9 s ahead")
     (actual,) = host._clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
     assert (actual.level, actual.value) == (OK, "correct within 8.9 s")
+    (actual,) = host._machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
+    assert (actual.level, actual.value, actual.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
+    assert actual.fix == "install a 64-bit system, or leave this host out"
 
 
 def test_what_is_usual_is_no_trouble():

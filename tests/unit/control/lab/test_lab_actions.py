@@ -59,7 +59,6 @@ def test_files_are_written_once_with_private_keys(made):
 
 
 def test_new_container_empties_its_brick_and_kept_keeps(made):
-    """A new container gets an empty brick and a kept one keeps it."""
     action(lab_files, lab=made)
     bricks = [Path(made["place"]) / "nodes" / node["name"] / "brick" / "data" for node in made["nodes"]]
     for brick in bricks:
@@ -124,7 +123,7 @@ def labelled(name, owner):
     return {"container": name, "labels": {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: "/home/b"}}
 
 
-def test_removal_takes_only_what_is_ours():
+def test_removal_takes_only_ours_and_says_so(tmp_path):
     mine = lab_inventory.owner(str(project.ROOT))
     networks = [{"name": "lab", "labels": {lab_inventory.OWNER_LABEL: mine}}, {"name": "lab2", "labels": {lab_inventory.OWNER_LABEL: "b"}}]
     gone = lab_plan._absent(seen([labelled("lab-node1", mine), labelled("lab2-node1", "b")], networks, ["i"]), images_too=True)
@@ -135,9 +134,13 @@ def test_removal_takes_only_what_is_ours():
         ["i"],
         ["/home/b"],
     )
-
-
-def test_lab_whose_folder_is_no_more_is_named(tmp_path):
+    plan = {"remove": ["a", "b"], "networks": ["n"], "images": [], "kept": ["i"], "others": [], "abandoned": ["The lab of /x"]}
+    shown = removal(plan)
+    assert shown.startswith("The lab is removed\n  gone  containers a, b; network n; inventory/lab; .lockstep/lab with all")
+    assert "left  The lab of /x" in shown
+    assert "kept  i, so that the next lab starts in seconds; -e image=absent removes it, too" in shown
+    nothing = {key: [] for key in plan}
+    assert removal(nothing).startswith("There is no lab\n  gone  inventory/lab; ")
     there, gone = ({lab_inventory.OWNER_LABEL: "b", lab_inventory.PROJECT_LABEL: str(tmp_path / name)} for name in ("there", "gone away"))
     (tmp_path / "there").mkdir()
     containers = [{"container": "one-node1", "labels": there}, {"container": "two-node1", "labels": gone}]
@@ -156,16 +159,6 @@ def test_the_image_goes_only_when_asked(too, images):
 
 def removal(plan):
     return lab_ready.removed(Task({"lab": plan}))["show_last"]
-
-
-def test_a_removal_says_what_it_keeps():
-    plan = {"remove": ["a", "b"], "networks": ["n"], "images": [], "kept": ["i"], "others": [], "abandoned": ["The lab of /x"]}
-    shown = removal(plan)
-    assert shown.startswith("The lab is removed\n  gone  containers a, b; network n; inventory/lab; .lockstep/lab with all")
-    assert "left  The lab of /x" in shown
-    assert "kept  i, so that the next lab starts in seconds; -e image=absent removes it, too" in shown
-    nothing = {key: [] for key in plan}
-    assert removal(nothing).startswith("There is no lab\n  gone  inventory/lab; ")
 
 
 def test_a_silent_node_is_named(made, monkeypatch):

@@ -225,11 +225,13 @@ def contents(action, path, **options):
     return Module(path=str(path), action=action, **{**defaults, **options})
 
 
-def test_token_written_here_is_read_there_and_removed(tmp_path):
+def test_token_written_here_is_read_there(tmp_path, monkeypatch):
     ended(dfs_contents, contents("write", tmp_path))
     assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
     ended(dfs_contents, contents("forget", tmp_path))
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(dfs_contents.time, "sleep", lambda _: (tmp_path / ".lockstep-token-t1").write_text("t1"))
+    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
 
 
 def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
@@ -244,11 +246,6 @@ def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     (tmp_path / ".lockstep-token-t1").write_text("old")
     assert "(it reads something else)" in failed(dfs_contents, contents("read", tmp_path))
-
-
-def test_a_token_that_comes_late_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(dfs_contents.time, "sleep", lambda _: (tmp_path / ".lockstep-token-t1").write_text("t1"))
-    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
 
 
 def test_only_a_local_folder_is_made(tmp_path):
@@ -276,7 +273,6 @@ def test_only_our_folders_are_emptied(tmp_path):
 
 
 def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
-    """State of runs under slurm is kept and an empty folder of it is not."""
     (tmp_path / "slurm" / "my-run" / "state").mkdir(parents=True)
     (tmp_path / "slurm" / "my-run" / "state" / "step-20").touch()
     (tmp_path / "slurm" / "gone" / "state").mkdir(parents=True)
@@ -561,9 +557,6 @@ def test_only_a_volume_made_here_is_dissolved(pool):
     assert unmake(pool) == ["delete the volume lockstep", "let 10.0.0.2 go", "let 10.0.0.3 go"]
     assert (pool.volume, pool.peers, pool.record.parent.exists()) == (None, [], False)
     assert unmake(pool) == []
-
-
-def test_a_volume_that_was_there_before_stays(pool):
     pool.peers, pool.volume = ["10.0.0.2", "10.0.0.3"], {"bricks": ["10.0.0.9:/old"], "options": {}, "status": "Started"}
     made = ended(gluster_volume, pool.module())
     assert made["did"] == ["let the cluster's hosts in", "encrypt the volume", "start the volume"]

@@ -175,7 +175,6 @@ def test_a_checked_host_is_not_touched(host, other):
 
 @pytest.mark.parametrize(("at", "kept"), [("request", []), ("key", ["lib/tls.json"]), ("pem", ["etc/glusterfs.key", "lib/tls.json"])])
 def test_interrupted_call_leaves_nothing_that_looks_foreign(at, kept, host, monkeypatch):
-    """An interrupted call leaves nothing that the next takes for a strangers."""
 
     def interrupt(source, target, replace=os.replace):
         if str(target).endswith(at):

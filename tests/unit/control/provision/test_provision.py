@@ -58,11 +58,12 @@ SIX = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
 
 
 def test_good_host_is_accepted_with_its_target():
-    """A good host is not refused and its target is known."""
     actual = look()
     assert refused(actual) == []
     assert (actual.target.key, actual.target.python, actual.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
     assert actual.fact()["system"] == "Debian GNU/Linux 12 (bookworm)"
+    actual = findings.Look.of("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    assert actual.python == ("/usr/bin/python3.12", "3.12.3")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +132,6 @@ def test_pythons_that_do_not_do(python, shown):
     assert shown in problem
 
 
-def test_the_first_python_that_does_is_taken():
-    actual = findings.Look.of("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
-    assert actual.python == ("/usr/bin/python3.12", "3.12.3")
-
-
 @pytest.mark.parametrize(
     ("actual", "options"),
     [
@@ -170,6 +166,9 @@ def test_nothing_is_removed_below_a_run():
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
     assert look().removal_refusals("pi3", False, "glusterfs") == []
+    assert provision_check._unreachable("pi3", "timed\n out") == (
+        "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,6 @@ def test_what_takes_root(changed, kind, firewall, needed):
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
 def test_refused_sudo_password_says_where_one_is_needed(sudo):
-    """A password that sudo does not take is told where one is needed."""
     actual = look(sudo="password")
     actual.sudo_reason = "Incorrect sudo password"
     assert refused(actual, password=True) == [
@@ -256,12 +254,6 @@ def test_without_uv_or_venv_root_is_needed():
     able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
     assert findings.venv_refusals({"pi3": able, "pi4": {**good, "root_refused": ""}}, wheels) == []
     assert findings.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
-
-
-def test_unreachable_host_is_one_line_with_mend():
-    assert provision_check._unreachable("pi3", "timed\n out") == (
-        "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
-    )
 
 
 @pytest.fixture
@@ -356,12 +348,6 @@ def test_members_have_own_address_and_port():
         provision_plan._check_members(hosts, "present")
 
 
-def test_what_inventory_with_wrong_port_made_stays_removable():
-    plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
-    facts = provision_settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
-    assert facts["provision"]["ports"] == []
-
-
 @pytest.mark.parametrize(
     ("kind", "path", "hosts", "problem"),
     [
@@ -428,15 +414,18 @@ def test_an_environment_does_not_hold_worker_root(environment):
     )
 
 
-def test_further_addresses_are_checked():
+def test_addresses_and_users_are_checked():
     assert provision_settings._network("10.0.0.0/24") == "10.0.0.0/24"
     assert message(provision_settings._check_users, [1007, "alice"]) == (
         "firewall_users: alice: expected a user's number; on the host: id -u alice"
     )
     assert message(provision_settings._network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
+    plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
+    facts = provision_settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
+    assert facts["provision"]["ports"] == []
 
 
-def test_a_row_says_what_was_done():
+def test_rows_say_what_was_done_and_stays():
     host = {"machine": "aarch64", "python_version": "3.11.2", "root_refused": ""}
     plan = {"kind": "glusterfs", "firewall": True, "addresses": ["a", "b"]}
     both = {"path": "/mnt/x", "resumes": {"pi1": {"resumes": "resumes"}}}
@@ -451,6 +440,9 @@ def test_a_row_says_what_was_done():
     assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
     actual = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
     assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
+    packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
+    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
+    assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
 @pytest.mark.parametrize(
@@ -463,14 +455,7 @@ def test_a_row_says_what_was_done():
     ],
 )
 def test_row_says_why_a_restart_stops_a_host(made, refused, shown):
-    """A row says why a host does not go on after a restart."""
     assert provision_report._resumes(made, {"root_refused": refused}) == shown
-
-
-def test_what_stays_on_a_host_is_named():
-    packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
-    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
-    assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
 @pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "recovery", "python_env"])

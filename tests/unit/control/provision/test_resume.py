@@ -226,7 +226,6 @@ def test_unit_is_made_once_and_removed_without_trace(unit, tmp_path):
 
 
 def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch):
-    """A host without systemd and one that root trains on are left alone."""
     monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "root")
     assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: root trains"}
     (tmp_path / "run").rmdir()

@@ -107,7 +107,6 @@ def test_hosts_of_a_kind_share_the_oldests_folder():
 
 
 def test_wheels_fit_the_c_library_of_hosts():
-    """No wheel for a newer c library than the hosts is asked for."""
     tags = wheels._platforms(Target("aarch64", "3.11.2", 31))[1::2]
     assert tags[0] == "manylinux_2_31_aarch64"
     assert "manylinux_2_32_aarch64" not in tags

@@ -149,7 +149,6 @@ def script(shared, tmp_path):
 
 
 def test_start_script_runs_only_what_was_published(shared, tmp_path):
-    """The start script runs what was published and nothing else."""
     folder = script(shared, tmp_path)
     assert "right ['train', \"it's\"]" in (folder / "worker.log").read_text()
     own(tmp_path).unlink()

@@ -488,7 +488,6 @@ def test_prediction_fetches_asked_outputs_of_bounded_size(node, warned):
 
 
 def test_foreign_prediction_is_no_part_of_the_run(node, warned):
-    """What another command predicts is no part of the run."""
     worker, there, here = node
     for name in ("output-0000.npy", "data/rows.npy", "worker.log"):
         (there / "predict" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,6 @@ def test_what_is_new_is_fetched_once(worker):
 
 @pytest.mark.parametrize("only", [None, "workers/pi1"])
 def test_replaced_states_are_dropped_and_lost_ones_kept(worker, only):
-    """States that a worker replaced are dropped here and those of a lost disk kept."""
     made, remote, here = worker
     for step in (1, 2, 3):
         for folder in ("state", "workers/pi1/memory"):
@@ -196,7 +195,6 @@ def test_damaged_state_never_takes_place_of_one_whole(worker, warnings):
 
 
 def test_older_states_stay_while_the_newest_is_damaged(worker, warnings):
-    """Older states stay while the newest is damaged on either side."""
     made, remote, here = worker
     made.collect(here)
     (remote / "state/step-1.npz").unlink()

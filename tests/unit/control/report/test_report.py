@@ -8,6 +8,7 @@ import json
 import random
 import re
 import shutil
+import tempfile
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -61,7 +62,7 @@ def run(tmp_path):
 
 
 def made(tmp_path, name="other", **changes):
-    return Run.read(make_run(tmp_path / "runs", name, **changes))
+    return Run.read(make_run(Path(tempfile.mkdtemp(dir=tmp_path)), name, **changes))
 
 
 def text_of(section):
@@ -117,14 +118,11 @@ def test_newest_evaluation_of_an_epoch_counts(tmp_path, run):
     assert Run.read(run.folder).tests[3]["accuracy"] == 0.99
 
 
-def test_first_best_and_last_are_marked_once_each(tmp_path, run):
+def test_best_epoch_is_marked_among_validated_ones(tmp_path, run):
     assert run.marked == {1: "first", 3: "best", 5: "last"}
     assert made(tmp_path, rows=OVERFITTING[:1]).marked == {1: "first, best, last"}
     equal = made(tmp_path, "equal", rows=[(1, 0.5, 1, 0.5), (1, 0.5, 1, 0.5)])
     assert equal.marked == {1: "first, best", 2: "last"}, "the earliest of equals is the best"
-
-
-def test_report_covers_epochs_that_ended_with_validation(tmp_path):
     path = made(tmp_path).folder / "history.csv"
     head, *lines = path.read_text().splitlines()
     columns = [line.split(",") for line in lines]
@@ -139,7 +137,6 @@ def test_report_covers_epochs_that_ended_with_validation(tmp_path):
 
 
 def test_compiled_model_has_its_own_optimizer_and_evaluation(tmp_path, run):
-    """A compiled model has its own optimizer and perhaps nothing to evaluate."""
     compiled = dataclasses.replace(run, cluster={**run.cluster, "compiled": {"optimizer": "Adam, Adam", "validates": False}}, tests={})
     assert "sgd" not in Settings(compiled).optimizer
     assert "Adam, Adam" in Settings(compiled).optimizer
@@ -307,16 +304,13 @@ def test_rising_run_that_overfits_gets_one_advice(tmp_path):
     assert [label for label, _ in commands] == []
 
 
-def test_stopped_run_is_continued_and_a_training_left(tmp_path):
+def test_unfinished_runs_get_their_advice(tmp_path, monkeypatch):
     stopped = made(tmp_path, "stopped", rows=OVERFITTING[:3], state="CANCELLED")
     assert epochs._advice(stopped).endswith("; continue where it stopped: `ansible-playbook train.yml -e run=stopped`.")
     going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
     assert epochs._advice(going).endswith("; it is still training, or nobody watched its end.")
     counted = made(tmp_path, "counted", rows=OVERFITTING[:3], in_steps=True, started_by="playbooks/slurm.yml")
     assert epochs._advice(counted).endswith("`ansible-playbook playbooks/slurm.yml -e run=counted -e set=train.steps=192`.")
-
-
-def test_report_of_unfinished_run_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
@@ -386,7 +380,12 @@ def test_test_accuracy_of_first_best_and_last(tmp_path, run):
     assert epochs._test_sentences(level)[1] == "The best epoch is level with the last."
 
 
-def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
+def test_evaluations_that_are_missing_are_told(tmp_path):
+    actual = made(tmp_path)
+    assert [block.kind for block in epochs._tested(actual)] == ["text"]
+    assert actual.evaluation_command == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
+    actual.cluster["dataset"]["test"] = 0
+    assert (actual.untested(), epochs._tested(actual)[0].text) == ([], "The dataset has no test images.")
     actual = made(tmp_path, tests={5: 0.47})
     (actual.folder / "checkpoints/epoch-0001.keras").unlink()
     assert epochs._untested(actual) == [
@@ -394,14 +393,6 @@ def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
         "Epoch 1 (first) can't be evaluated: there is no snapshot of it in checkpoints/.",
     ]
     assert epochs._test_sentences(actual) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
-
-
-def test_no_test_at_all(tmp_path):
-    actual = made(tmp_path)
-    assert [block.kind for block in epochs._tested(actual)] == ["text"]
-    assert actual.evaluation_command == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
-    actual.cluster["dataset"]["test"] = 0
-    assert (actual.untested(), epochs._tested(actual)[0].text) == ([], "The dataset has no test images.")
 
 
 # --- what was trained
@@ -501,7 +492,7 @@ def test_which_run_is_better(others, better, tmp_path, run):
     assert Comparison(runs).better == better
 
 
-def test_runs_on_columns_are_compared_by_examples(tmp_path, run):
+def test_runs_are_called_by_their_examples(tmp_path, run):
     other = made(tmp_path, "second", tests={3: 0.62}, images_per_s=1149.0)
     for one in (run, other):
         one.cluster["dataset"] |= {"spec": {"structure": [0], "leaves": []}, "digest": one.name}
@@ -510,6 +501,12 @@ def test_runs_on_columns_are_compared_by_examples(tmp_path, run):
     assert "examples/s" in Comparison([run, other])._table().header
     del run.cluster["dataset"]["spec"]
     assert "examples/s" in Comparison([run, other])._table().header
+    dataset = {"name": "table", "classes": ["cat", "dog"], "train": 5000, "test": 2000, "digest": "34" * 32}
+    spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int64", ()))).to_json()
+    actual = made(tmp_path, tests=TESTS, cluster={"dataset": {**dataset, "spec": spec}})
+    shown = [section.title + text_of(section) for section in [*trained.sections(actual), *epochs.sections(actual)]]
+    assert "On 2,000 test examples, which training never saw" in "".join(shown)
+    assert "image" not in "".join(shown)
 
 
 def judged_by(tmp_path, name, metric, **more):
@@ -517,7 +514,6 @@ def judged_by(tmp_path, name, metric, **more):
 
 
 def test_runs_are_compared_by_the_deciding_metric(tmp_path):
-    """Runs are compared by the metric that decides on their best epochs."""
     runs = [judged_by(tmp_path, "wide", "val_loss", tests={3: 0.5}), judged_by(tmp_path, "deep", "val_loss", tests={3: 0.7})]
     section = Comparison(runs).section("compare.png")
     assert "`deep` (`task_cnn`) is better than `wide` (`task_cnn`) by 0.2000 of test loss in the best epoch (1.3000 against 1.5000);" in (
@@ -577,7 +573,7 @@ def test_every_setting_that_differs_is_named(tmp_path, run, key):
     assert comparison._name(key) in beside(*pair)
 
 
-def test_a_setting_without_effect_makes_no_difference(tmp_path):
+def test_setting_without_effect_makes_no_difference(tmp_path):
     def optimizer(name, momentum):
         return made(tmp_path, f"{name}-{momentum}", config={"optimizer": {"name": name, "learning_rate": 0.01, "momentum": momentum}})
 
@@ -585,6 +581,9 @@ def test_a_setting_without_effect_makes_no_difference(tmp_path):
     actual = Comparison([optimizer("sgd", 0.5), optimizer("adam", 0.7)]).differing
     assert actual["optimizer.momentum"] == ["0.5", "-"], "adam reads no momentum"
     assert actual["optimizer.beta_1"] == ["-", "0.9"]
+    # Every method of the optimizer and the reduction has its own keys.
+    for section, kind in (("optimizer", configs.Optimizer), ("reduction", configs.Reduction)):
+        assert set(ONLY_OF[section]) <= {field.name for field in dataclasses.fields(kind)}
 
 
 def test_table_of_differences_has_value_of_each_run(tmp_path, run):
@@ -599,9 +598,6 @@ def test_table_of_differences_has_value_of_each_run(tmp_path, run):
     ]
     differing = "Besides the model, they differ in image size and augmentation flip, so the model alone may not explain the difference."
     assert differing in text_of(section)
-
-
-def test_a_users_file_is_named_not_printed(tmp_path, run):
     own = {"name": "own", "file": "mine.py", "function": "build", "source": "import keras\nx = 1\n"}
     other = made(tmp_path, model="own", config={"model": own})
     values = Comparison([run, other]).differing["model.source"]
@@ -641,12 +637,6 @@ def test_a_users_file_is_named_not_printed(tmp_path, run):
 )
 def test_settings_in_words(part, config, sentence, tmp_path):
     assert getattr(Settings(made(tmp_path, config=config, reduction={"name": "powersgd"})), part) == sentence
-
-
-def test_every_method_has_its_own_keys():
-    """Every method of the optimizer and the reduction has its own keys."""
-    for section, kind in (("optimizer", configs.Optimizer), ("reduction", configs.Reduction)):
-        assert set(ONLY_OF[section]) <= {field.name for field in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize(
@@ -921,7 +911,6 @@ def write_evaluation(folder, epoch, *outputs, **more):
 
 
 def test_tested_classes_of_the_best_epoch_have_rows(run):
-    """Classes of the best epoch have a table without those that were not tested."""
     classes = ["cat", "`dog`", "emu"]
     write_evaluation(run.folder, 3, classes=classes, confusion=[[3, 1, 0], [0, 2, 2], [0, 0, 0]])
     (table,) = mistakes.blocks(run)
@@ -977,7 +966,6 @@ def test_what_evaluate_shows_of_several_outputs(run):
 
 
 def test_picture_without_its_numbers_has_no_name(run):
-    """A picture that outlives its numbers is shown without a name."""
     folder = run.folder / "evaluations"
     folder.mkdir()
     for name in ("errors_size-epoch-0003.png", "errors_size-epoch-0002.png", "mine-epoch-0003.png"):
@@ -994,15 +982,6 @@ def test_only_the_tables_latest_evaluation_is_shown(run):
     write_evaluation(run.folder, 3, {"name": "", "why": "the model has a train_step of its own"})
     (text,) = mistakes.blocks(run)
     assert text.text == "No table of errors: the model has a train_step of its own."
-
-
-def test_run_on_columns_has_examples_and_no_images(tmp_path):
-    dataset = {"name": "table", "classes": ["cat", "dog"], "train": 5000, "test": 2000, "digest": "34" * 32}
-    spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int64", ()))).to_json()
-    actual = made(tmp_path, tests=TESTS, cluster={"dataset": {**dataset, "spec": spec}})
-    shown = [section.title + text_of(section) for section in [*trained.sections(actual), *epochs.sections(actual)]]
-    assert "On 2,000 test examples, which training never saw" in "".join(shown)
-    assert "image" not in "".join(shown)
 
 
 def test_matrix_of_many_or_untested_classes_is_drawn(tmp_path):

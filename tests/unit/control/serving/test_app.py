@@ -114,7 +114,6 @@ def test_what_is_wrong_is_said(path, body, status, words, rows):
 
 
 def test_body_without_end_is_refused_unread(rows):
-    """A body without end is refused before it is read."""
     connection, part, sent = opening(rows, "Transfer-Encoding", "chunked"), b"[" * 2**20, 0
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while sent < 2**10:

@@ -58,7 +58,6 @@ def test_images_are_mixed_with_others_and_stay_pixels(seen):
 
 
 def test_unmixed_images_are_changed_by_the_file_alone(seen):
-    """Images that nothing mixes are changed by the file alone."""
     actual = seen("images")
     assert np.array_equal(actual["original-0"] + 1, actual["seen-0"])
     assert np.array_equal(actual["original-1"], actual["seen-1"])

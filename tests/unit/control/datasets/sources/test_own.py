@@ -159,7 +159,6 @@ print(json.dumps(found))
 
 
 def test_what_a_function_returns_is_checked_and_reopens(tmp_path):
-    """What a function returns is checked and snapshots of it open."""
     done = forked.run("-c", BUILT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
@@ -247,7 +246,6 @@ def test_images_may_be_paths_and_bytes(file):
     ],
 )
 def test_unusable_images_are_refused_and_nothing_is_kept(change, message, file):
-    """Images that can't be used are refused and nothing is kept."""
     source = written(file, **change)
     shown = refused(source.scan)
     assert shown.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))

@@ -20,7 +20,6 @@ HOSTS = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345, direct_p
     ],
 )
 def test_plan_says_how_many_workers_suffice(workers, least, words):
-    """The plan says with how many workers a run goes on."""
     assert run_recovery.recovery_text({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
     assert run_recovery.recovery_text({"recovery": {"elastic": False}}, HOSTS, []) == ""
 

@@ -138,7 +138,6 @@ def test_a_division_of_the_images_is_kept_too(scratch):
     ],
 )
 def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
-    """What was not measured or makes no sense is not kept."""
     first = plan(scratch)
     measure(first)
     kept_choices.keep_of(first.folder, record)

@@ -17,7 +17,6 @@ def shared(chosen, **variables):
 
 
 def test_one_address_with_several_ports_is_told():
-    """Two hosts with one address and ports of their own are told."""
     assert shared(hosts("10.0.0.1", "10.0.0.2", "10.0.0.2")) == [
         "node2, node3 have one address, 10.0.0.2: their workers share one machine. "
         "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"

@@ -90,7 +90,7 @@ def test_paths_epoch_and_hosts_are_as_typed(tmp_path, asked):
 # --- columns
 
 
-def test_columns_of_images_are_the_most_probable_classes():
+def test_columns_are_classes_or_outputs():
     assert PICTURES.columns == ["file", "class", "probability", "class_2", "probability_2", "class_3", "probability_3"]
     table = PICTURES.table(1, [np.array([[0.1, 0.6, 0.0, 0.3], [0.25, 0.25, 0.25, 0.25]], np.float32)])
     assert [column.tolist() for column in table.values()][:4] == [
@@ -99,15 +99,9 @@ def test_columns_of_images_are_the_most_probable_classes():
         [np.float32(0.6), 0.25],
         ["fox", "dog"],
     ]
-
-
-def test_columns_of_a_compiled_model_are_its_outputs():
     assert TABLE.columns == ["row", "fare", "parts_0_0", "parts_0_1", "parts_1_0", "parts_1_1"]
     table = TABLE.table(256, [np.array([[1.5]], np.float32), np.arange(4).reshape(1, 2, 2)])
     assert [column.tolist() for column in table.values()] == [[257], [1.5], [0], [1], [2], [3]]
-
-
-def test_classes_have_columns_with_distinct_names():
     assert JUDGED.columns == ["row", "class", "kind_no", "kind_yes"]
     assert JUDGED.table(0, [np.array([[0.1, 0.9]], np.float32)])["class"].tolist() == ["yes"]
     binary = dataclasses.replace(JUDGED, outputs=[Leaf("fault", "float32", (1,))], classes=[], goals=[Classes(2, 0.5)])
@@ -294,10 +288,10 @@ def test_one_image_has_a_line_for_each_class():
         ["cat", "10.0%"],
     ]
     assert shown.startswith("/home/me/a.png by pets, epoch 3\n")
+    assert predictions.not_finite({"row": np.arange(3), "a": np.array([1, np.nan, np.inf]), "class": np.array(["x"], object)}) == 2
 
 
 def test_check_says_what_would_be_written():
-    """Check says what would be written and wide outputs are cut."""
     wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (20,))], goals=[None])
     shown = predictions.show(wide, None, "out.csv", [], 2)
     assert shown.startswith("3 rows of input=new.csv by trips, epoch 3, on 2 hosts, to be written to out.csv\n")
@@ -305,7 +299,3 @@ def test_check_says_what_would_be_written():
     wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (6,))], goals=[None])
     first = {name: np.zeros(1) for name in wide.columns}
     assert predictions.show(wide, first, "out.csv", [], 2).partition("\n\n")[0].endswith("\n  and 2 more rows and 1 more column")
-
-
-def test_numbers_that_are_not_finite_are_counted():
-    assert predictions.not_finite({"row": np.arange(3), "a": np.array([1, np.nan, np.inf]), "class": np.array(["x"], object)}) == 2

@@ -209,7 +209,6 @@ def test_run_under_way_has_row_without_results(tmp_path):
 
 
 def test_news_is_written_under_a_later_name(tmp_path):
-    """Written once and again under a later name when something is new."""
     run = make_run(tmp_path / "first")
     assert hparams.write_row(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000001.hparams"]

@@ -63,7 +63,6 @@ def stopped_run(tmp_path, monkeypatch):
 
 
 def test_stop_that_saves_no_state_fails_with_why(stopped_run):
-    """A stop that could not save the state fails and says why."""
     result, summary = stopped_run(FAILED, PREEMPTED)
     assert (result["failed"], summary["state"]) == (True, "FAILED")
     assert (summary["failure"]["host"], summary["failure"]["exit_code"]) == ("node0", FAILED)

@@ -30,7 +30,6 @@ def phases(own, all_reduce=30.0):
 
 
 def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
-    """Read gives the samples of every host and leaves out who has none."""
     write(tmp_path, "b", {"kind": "phase", "phase": "training"}, sample(), sample(2))
     write(tmp_path, "a", sample(3))
     write(tmp_path, "idle", {"kind": "heartbeat"})
@@ -81,7 +80,6 @@ def test_median_is_in_milliseconds_by_phase():
 
 
 def test_own_seconds_are_of_the_slowest_without_waiting():
-    """Own seconds are of the slowest host with compression and without waiting."""
     fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, all_reduce=9.0)]
     assert step_profile.own_seconds({"a": fast}) == pytest.approx(0.057)
     assert step_profile.own_seconds({"a": fast, "b": slow}) == pytest.approx(0.0855)

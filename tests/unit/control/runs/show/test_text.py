@@ -74,7 +74,7 @@ def made_plan(**more):
     return Plan(**{"run": "my-run", "folder": Path("runs/my-run"), "config_name": "lecture_cnn", **known, **more})
 
 
-def test_plan_says_what_will_be_done():
+def test_short_plan_has_what_was_asked_for():
     shown = plan_text.plan(made_plan(), "runs").splitlines()
     assert shown == [
         "  run           my-run (new, configuration lecture_cnn)",
@@ -85,10 +85,7 @@ def test_plan_says_what_will_be_done():
         "  steps         70 per epoch x 3 epochs = 210",
         "  results       runs/my-run",
     ]
-
-
-def test_short_plan_has_what_was_asked_for():
-    """And what is unusual; where ports, digests and defaults matter, there is the whole plan."""
+    # And what is unusual; where ports, digests and defaults matter, there is the whole plan.
     made = made_plan(gradients="packed (all workers are on this one machine)", differing=["train.epochs=3 instead of 5"])
     made.dataset["left_out"] = 2
     assert plan_text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
@@ -156,7 +153,7 @@ def test_progress_line():
     assert progress(row(1, 0.75)).line(STEPS).endswith("val accuracy 0.7500")
 
 
-def test_epochs_are_a_table_while_they_end():
+def test_epochs_are_told_once_in_a_table():
     """With a header again where the columns change."""
     table, lines = progress(), []
     for epoch in ({**row(1, 0.5), "t": 0.0}, {**row(2, 0.75), "t": 3700.0}, {**row(3, 0.75), "t": 7400.0, "top_5": 0.5}):
@@ -170,9 +167,6 @@ def test_epochs_are_a_table_while_they_end():
     assert len(lines) == 5
     (header, _) = progress(row(1, 0.5), width=50).epoch_lines()
     assert header == "    epoch     loss  seconds  images/s     left"
-
-
-def test_epochs_that_were_told_are_no_table_again():
     shown = [
         result_text.result("a", "runs/a", Summary(state="SUCCEEDED"), [row(1, 0.5)], printed=printed, commands=False)
         for printed in ([1, 2], [2])
@@ -200,7 +194,7 @@ class Display:
         self.shown.append((line, newline))
 
 
-def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
+def test_terminal_line_is_redrawn_elsewhere_it_is_plain(monkeypatch):
     monkeypatch.setattr(command_line, "columns", lambda: 10)
     display = Display()
     line = progress_line.Line(display, terminal=True)
@@ -219,10 +213,7 @@ def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
         ("stays", True),
         ("this too, in full", True),
     ]
-
-
-def test_line_elsewhere_is_rare_and_plain():
-    """Line elsewhere is written rarely and without control characters."""
+    # Line elsewhere is written rarely and without control characters.
     display = Display()
     line = progress_line.Line(display, terminal=False, every=1e9)
     line.update("too early")
@@ -285,6 +276,19 @@ def test_result_of_a_run_that_succeeded():
         "  curves                        ansible-playbook tensorboard.yml",
         "  train longer                  ansible-playbook train.yml -e run=my-run -e epochs=6",
     ]
+    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
+    assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
+    # A result that is not exact or not all saved says so.
+    more = {
+        "exact": False,
+        "inexact_because": ["what was not sent at step 8 started anew"],
+        "unsaved": {"the snapshot of epoch 1": "/d: full"},
+    }
+    shown = result([row(1)], **more)
+    assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
+    assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
+    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
+    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
@@ -314,26 +318,11 @@ def test_lost_snapshots_are_named(here, state, said, tmp_path):
 
 
 def test_model_without_validation_shows_each_metric_once():
-    """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
     assert progress(own).line(steps).count("generator 0.5000") == 1
     assert not any("evaluate.yml" in line for line in result([own]))
     assert any("metrics on the test examples  ansible-playbook evaluate.yml" in line for line in result([{**own, "val_mae": 1.0}]))
-
-
-def test_incomplete_result_says_so():
-    """A result that is not exact or not all saved says so."""
-    more = {
-        "exact": False,
-        "inexact_because": ["what was not sent at step 8 started anew"],
-        "unsaved": {"the snapshot of epoch 1": "/d: full"},
-    }
-    shown = result([row(1)], **more)
-    assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
-    assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
-    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
-    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def commands(state, best=True):
@@ -385,12 +374,6 @@ def test_next_commands_name_playbook_and_run():
 def test_early_end_says_who_ended_it(more, why):
     ended = Summary.of({"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more})
     assert result_text.early(ended) == [("ended early", f"{why}, after 3 epochs of 9")]
-
-
-def test_result_of_a_run_without_an_epoch():
-    """Result of a run that failed before its first epoch."""
-    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
-    assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
 
 
 # --- failures
@@ -490,11 +473,14 @@ def test_the_same_crash_twice(now, before, again):
 # --- weights, models
 
 
-def test_only_equal_weights_of_several_workers_are_equal():
+def test_weights_are_equal_and_lost_hosts_named():
     assert result_text._weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
+    lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
+    shown = result_text._lost(lost, 2)
+    assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 
 # --- times
@@ -648,7 +634,6 @@ SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression
 
 
 def test_status_shows_parts_of_a_known_step():
-    """Status says what a step is made of where that is known."""
     slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
     seen = [
         WorkerSeen.of("pi0", [PHASE, SPLIT, STEPS], None, True, 2.4),
@@ -703,12 +688,6 @@ def test_a_run_among_others_is_a_line():
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status._run_columns("image"))
     assert status._run_row("new", Summary(), None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
-
-
-def test_result_names_hosts_without_which_run_went_on():
-    lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
-    shown = result_text._lost(lost, 2)
-    assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_how_certain_the_answer_is(shares, message):
     assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {message}")
 
 
-def test_a_slow_fourth_host_is_named():
+def test_slow_hosts_and_costs_are_named():
     rows = trials(step(0.08, 0.002, 3e-9, slow=4, d=0.03))
     actual = advised(rows)
     assert actual.workers == 5
@@ -202,9 +202,6 @@ def test_a_slow_fourth_host_is_named():
     )
     assert "80 ms of own work, 16 ms of messages, 71 ms of bytes and 30 ms of waiting for a slow host." in answer(rows)[1]
     assert "| bytes | slow host | error |" in analysis(rows)
-
-
-def test_what_working_together_costs_at_all_is_named():
     rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
     assert answer(rows)[1].endswith(
         "Working together at all costs 50 ms [50, 50] per step, however many workers there are; "
@@ -226,7 +223,7 @@ def test_an_odd_number_of_workers_is_named(factor, message):
     assert answer(rows)[1].endswith(f"With 4 workers a step takes {message}`ansible-playbook doctor.yml` shows how fast each host is.")
 
 
-def test_without_trials_of_one_worker():
+def test_without_trials_of_one_or_several_workers():
     rows = trials(step(0.077, b=AT_100_MBIT), counts=(2, 3, 4, 5))
     actual = advised(rows)
     assert (actual.fewest, actual.workers) == (2, 5)
@@ -235,10 +232,15 @@ def test_without_trials_of_one_worker():
         "+17% [17, 17]. By the model, not measured, one more brings +15% [15, 15]. All resamples of the measurements give this answer. "
         "Fewer than 2 workers were not measured."
     )
+    rows = trials(step(0.1), counts=(4,))
+    first, about = answer(rows)
+    assert first.startswith("**No answer**: only 4 workers were measured; ")
+    assert about.startswith("Weak scaling: ")
+    assert "| 4 | 3 | 56.9 | 56.9 ± 0.0 | 46.9 | 46.9 ± 0.0 | 2,560 | 2,560 ± 0 | 1.00 | 100% |" in analysis(rows)
+    assert "speedup over 4 workers | efficiency over 4 workers |" in analysis(rows)
 
 
 def test_refusal_stands_in_place_of_the_answer():
-    """A refusal stands where the answer would and medians are told."""
     rows = noise_only(0)
     first, medians, about = answer(rows)
     assert first == (
@@ -257,8 +259,17 @@ def test_refusal_stands_in_place_of_the_answer():
     assert text.index("## Start-up: weak scaling") < text.index("## How this was computed")
 
 
-def test_medians_alone_answer_by_the_same_rule():
-    """One worker was the answer beside 805, 697 and 972 images/s."""
+def test_medians_that_contradict_are_no_answer():
+    (study,) = studies(curved(805, 697, 972), [WEAK_WORK], "pi")
+    assert study.advice is None
+    first, second, *_ = advice_text.answer(study, NOTHING).split("\n\n")
+    assert first == (
+        "**No answer**: no number of workers is clearly best: 3 workers are 1.21 times as fast as 1, and 2 are slower (median images/s by "
+        "workers: 1: 805, 2: 697, 3: 972). Measure more often: "
+        "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-3 -e repeats=5 -e epochs=3`"
+    )
+    assert second.startswith("From launch to end, ")
+    # One worker was the answer beside 805, 697 and 972 images/s.
     study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
     assert advice_text._from_medians(study) == (
         "Nor do the medians alone give one: 3 workers are 1.21 times as fast as 1 (median images/s by workers: 1: 805, 2: 697, 3: 972), "
@@ -279,18 +290,6 @@ def test_medians_alone_answer_by_the_same_rule():
     assert study(n1=100, n3=100, n5=147).by_medians() == 5
 
 
-def test_model_that_contradicts_its_medians_is_none():
-    (study,) = studies(curved(805, 697, 972), [WEAK_WORK], "pi")
-    assert study.advice is None
-    first, second, *_ = advice_text.answer(study, NOTHING).split("\n\n")
-    assert first == (
-        "**No answer**: no number of workers is clearly best: 3 workers are 1.21 times as fast as 1, and 2 are slower (median images/s by "
-        "workers: 1: 805, 2: 697, 3: 972). Measure more often: "
-        "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-3 -e repeats=5 -e epochs=3`"
-    )
-    assert second.startswith("From launch to end, ")
-
-
 def test_a_trial_that_lacks_a_value():
     rows = [dataclasses.replace(timing(2, 3, 640.0), seconds_training=None, images_per_s=0.0)]
     with pytest.raises(
@@ -299,15 +298,6 @@ def test_a_trial_that_lacks_a_value():
         r"remove its line to measure it anew$",
     ):
         studies(rows, WORKS)
-
-
-def test_one_measured_number():
-    rows = trials(step(0.1), counts=(4,))
-    first, about = answer(rows)
-    assert first.startswith("**No answer**: only 4 workers were measured; ")
-    assert about.startswith("Weak scaling: ")
-    assert "| 4 | 3 | 56.9 | 56.9 ± 0.0 | 46.9 | 46.9 ± 0.0 | 2,560 | 2,560 ± 0 | 1.00 | 100% |" in analysis(rows)
-    assert "speedup over 4 workers | efficiency over 4 workers |" in analysis(rows)
 
 
 def test_failed_trials_are_only_listed():
@@ -359,7 +349,7 @@ def test_table_of_the_model():
         assert row["held_out_error_percent"] == study.fit.held_out[row["workers"]]
 
 
-def test_start_up_is_what_is_not_training():
+def test_sections_tell_of_start_up_and_wire():
     rows = [timing(n, repeat, 1000.0 * n) for n in (1, 2) for repeat in (1, 2)]
     assert section(analysis(rows), "Start-up: weak scaling") == "\n".join(
         [
@@ -372,9 +362,6 @@ def test_start_up_is_what_is_not_training():
             "| 2 | 70.0 | 10.0 | 14% |",
         ]
     )
-
-
-def test_the_wire():
     rows = trials(step(0.08))
     assert section(analysis(rows, Extras(mbit_s=941.0)), "The wire: weak scaling") == "\n".join(
         [
@@ -419,9 +406,6 @@ def test_cost_of_saved_states():
     ]
     assert Findings([], [*saved(50, 110), *saved(1000, 100, workers=3)]).saved_states == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
-
-
-def test_welch():
     # Welch's interval of the difference of two means, by hand: 10 +- t(0.975, 2.94) * sqrt(4/3 + 1/3).
     low, high = advice._difference([108, 110, 112], [99, 100, 101])
     assert (low, high) == (pytest.approx(10 - 4.154, abs=0.02), pytest.approx(10 + 4.154, abs=0.02))
@@ -468,7 +452,7 @@ def test_split_of_a_step():
     )
 
 
-def test_both_scalings_have_their_own_answer_and_tables():
+def test_group_of_most_numbers_is_studied_for_each_scaling():
     rows = [*trials(step(0.08)), *trials(strong_step(0.4, a=0.02), work=STRONG_WORK)]
     text = analysis(rows)
     assert "**Use 5 workers**" in text
@@ -476,9 +460,6 @@ def test_both_scalings_have_their_own_answer_and_tables():
     for scaling in ("weak", "strong"):
         assert f"## Measured: {scaling} scaling" in text
         assert f"({scaling} scaling)" in section(text, "How this was computed")
-
-
-def test_group_with_most_numbers_of_workers_is_studied():
     rows = [*trials(step(0.08), counts=(1, 2, 3)), *saved(50, *range(110, 120), workers=3)]
     assert {row.checkpoint_every for row in studies(rows, WORKS)[0].rows} == {0}
     often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08))]

@@ -319,7 +319,6 @@ def test_many_workers_have_few_whole_ticks(draw):
 
 
 def test_checkpoints_stand_on_a_logarithmic_scale(draw):
-    """Checkpoints stand on a logarithmic scale with the rarest to the right."""
     rows = [row(2, repeat, training=90.0 - every / 100, every=every) for every in (1000, 0, 10, 100) for repeat in (1, 2)]
     drawn = draw(scaling_plots.checkpoints, rows)
     ((at, values, _),) = drawn.bars().values()

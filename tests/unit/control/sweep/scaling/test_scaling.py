@@ -280,7 +280,6 @@ def test_the_command_that_measures_more():
 
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4, 5), (2, 3, 4, 5), (3, 4, 5)])
 def test_agreeing_own_work_changes_only_what_is_known(counts):
-    """Own work that agrees changes nothing but what is known."""
     actual = fit(trials(step(**MIDDLE), counts=counts), WEAK_WORK, own=own_work(0.08, counts))
     assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
     assert actual.own == own_work(0.08, counts)
@@ -419,6 +418,5 @@ def test_held_out_workers_are_predicted_with_compression():
 
 @pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
 def test_compression_needs_own_work_of_one_and_several(own):
-    """Without own work of one and of several workers compression is not told."""
     actual = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)
     assert actual.compression_s == 0.0

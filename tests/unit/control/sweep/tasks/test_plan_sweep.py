@@ -193,7 +193,6 @@ def network(mbit_s):
 
 
 def test_measured_links_are_written_down(existing):
-    """What the links carry is written down once it was looked at."""
     path = existing / "summary.json"
     run_trials._note_links(path, {})
     assert "mbit_s" not in read_json(path)
