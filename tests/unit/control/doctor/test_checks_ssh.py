@@ -63,13 +63,10 @@ def test_errors_of_ssh(message, line):
     assert doctor(lambda facts: facts.update(node02={"unreachable": message})) == [f"[FAIL] node02  ssh  {line}"]
 
 
-def test_fixes_for_another_ssh_port_and_no_user():
+def test_fixes_name_port_and_user_if_known():
     host = {"name": "n", "address": "10.0.0.9", "ssh": "192.0.2.9", "ssh_port": 2222, "port": 12345}
     assert ssh(host, CHANGED).fix.startswith("if it was set up anew: ssh-keygen -R '[192.0.2.9]:2222';")
     assert ssh(host, "Host key verification failed.").fix == "ssh -p 2222 192.0.2.9, compare the key, answer yes"
-
-
-def test_host_that_was_never_asked():
     assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not probed. Fix: ssh -v pi@10.0.0.4"]
 
 

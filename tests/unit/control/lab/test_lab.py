@@ -101,10 +101,9 @@ def test_a_subnet_has_to_be_large_enough(number, fits):
         )
 
 
-def test_owner_and_recipe_have_their_digests():
+def test_owner_differs_between_two_clones():
     assert lab_inventory.owner("/home/a/lockstep") != lab_inventory.owner("/home/b/lockstep")
     assert lab_inventory.owner("/home/a/lockstep") == lab_inventory.owner("/home/a/lockstep")
-    assert lab_inventory.recipe_digest([b"ab", b"c"]) != lab_inventory.recipe_digest([b"a", b"bc"])
 
 
 def test_network_is_free_or_the_own_one():
@@ -224,16 +223,23 @@ def test_only_the_distributions_own_archives_are_taken():
     )
 
 
-def test_lab_settings_of_engines_and_limits():
-    assert lab_inventory.containers_conf(1024, 1024, may_raise=True, needs_runc=False) == ""
-    assert lab_inventory.containers_conf(20_000, 90_000, may_raise=False, needs_runc=True) == (
-        '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=16384:16384"]\n\n[engine]\nruntime = "runc"\n'
-    )
+def test_proxies_of_apt_are_taken_along():
     proxies = ['Acquire::http::Proxy "http://proxy.example:3142/";', 'Acquire::https::Proxy "DIRECT";']
     dump = "\n".join([*proxies, 'Acquire::http::Timeout "5";', 'APT::Architecture "amd64";'])
     lines = lab_inventory.apt_settings(dump)
     assert lines == ['Acquire::Languages "none";', *proxies]
     assert lab_inventory.proxy_environment(lines) == {"http_proxy": "http://proxy.example:3142/"}
+
+
+def test_containers_conf_of_a_machine_with_low_limits():
+    assert lab_inventory.containers_conf(1024, 1024, may_raise=True, needs_runc=False) == ""
+    assert lab_inventory.containers_conf(20_000, 90_000, may_raise=False, needs_runc=True) == (
+        '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=16384:16384"]\n\n[engine]\nruntime = "runc"\n'
+    )
+
+
+def test_recipe_digest_knows_where_a_file_ends():
+    assert lab_inventory.recipe_digest([b"ab", b"c"]) != lab_inventory.recipe_digest([b"a", b"bc"])
 
 
 def test_hosts_and_known_hosts():

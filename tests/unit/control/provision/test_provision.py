@@ -166,9 +166,6 @@ def test_nothing_is_removed_below_a_run():
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
     assert look().removal_refusals("pi3", False, "glusterfs") == []
-    assert provision_check._unreachable("pi3", "timed\n out") == (
-        "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
-    )
 
 
 @pytest.mark.parametrize(
@@ -254,6 +251,12 @@ def test_without_uv_or_venv_root_is_needed():
     able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
     assert findings.venv_refusals({"pi3": able, "pi4": {**good, "root_refused": ""}}, wheels) == []
     assert findings.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
+
+
+def test_unreachable_host_is_one_line_with_mend():
+    assert provision_check._unreachable("pi3", "timed\n out") == (
+        "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
+    )
 
 
 @pytest.fixture
@@ -348,6 +351,12 @@ def test_members_have_own_address_and_port():
         provision_plan._check_members(hosts, "present")
 
 
+def test_what_inventory_with_wrong_port_made_stays_removable():
+    plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
+    facts = provision_settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
+    assert facts["provision"]["ports"] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "hosts", "problem"),
     [
@@ -414,15 +423,12 @@ def test_an_environment_does_not_hold_worker_root(environment):
     )
 
 
-def test_addresses_and_users_are_checked():
+def test_further_addresses_are_checked():
     assert provision_settings._network("10.0.0.0/24") == "10.0.0.0/24"
     assert message(provision_settings._check_users, [1007, "alice"]) == (
         "firewall_users: alice: expected a user's number; on the host: id -u alice"
     )
     assert message(provision_settings._network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
-    plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
-    facts = provision_settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
-    assert facts["provision"]["ports"] == []
 
 
 def test_rows_say_what_was_done_and_stays():

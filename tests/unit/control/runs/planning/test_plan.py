@@ -100,6 +100,7 @@ def test_run_names_that_are_allowed(name, ask):
 
 def test_run_is_found_by_name_and_configuration(ask, existing):
     assert ask(run=12).run_name() == ("12", None)
+    assert refusal(ask(run="../x").run_name) == "run=../x: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
     assert ask(run="old").run_name() == ("old", existing)
     (existing / "config.yml").unlink()
     assert ask(run="old").run_name() == ("old", None)

@@ -288,7 +288,6 @@ def test_one_image_has_a_line_for_each_class():
         ["cat", "10.0%"],
     ]
     assert shown.startswith("/home/me/a.png by pets, epoch 3\n")
-    assert predictions.not_finite({"row": np.arange(3), "a": np.array([1, np.nan, np.inf]), "class": np.array(["x"], object)}) == 2
 
 
 def test_check_says_what_would_be_written():
@@ -299,3 +298,7 @@ def test_check_says_what_would_be_written():
     wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (6,))], goals=[None])
     first = {name: np.zeros(1) for name in wide.columns}
     assert predictions.show(wide, first, "out.csv", [], 2).partition("\n\n")[0].endswith("\n  and 2 more rows and 1 more column")
+
+
+def test_numbers_that_are_not_finite_are_counted():
+    assert predictions.not_finite({"row": np.arange(3), "a": np.array([1, np.nan, np.inf]), "class": np.array(["x"], object)}) == 2

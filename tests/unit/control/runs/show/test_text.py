@@ -473,14 +473,11 @@ def test_the_same_crash_twice(now, before, again):
 # --- weights, models
 
 
-def test_weights_are_equal_and_lost_hosts_named():
+def test_only_equal_weights_of_several_workers_are_equal():
     assert result_text._weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
     assert result_text._weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
-    lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
-    shown = result_text._lost(lost, 2)
-    assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 
 # --- times
@@ -688,6 +685,12 @@ def test_a_run_among_others_is_a_line():
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status._run_columns("image"))
     assert status._run_row("new", Summary(), None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
+
+
+def test_result_names_hosts_without_which_run_went_on():
+    lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
+    shown = result_text._lost(lost, 2)
+    assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 
 @pytest.mark.parametrize(

@@ -43,15 +43,12 @@ def test_run_that_no_host_has_is_none(command):
     )
 
 
-def test_what_was_stopped_is_said():
+def test_what_was_stopped_or_deleted_is_said():
     done = {"pi1": {"changed": True, "ended": "ended"}, "pi2": {"changed": False, "ended": "absent"}}
     shown = elsewhere.conclude(Task({"run": "r", "command": "stop", "done": done}))["show_last"]
     assert shown.startswith("r: stopped on pi1; its states and results are there, in runs/r under worker_root.\n")
     done["pi2"] = {"unreachable": True, "msg": "timed out"}
     assert refused(elsewhere.conclude, command="stop", done=done).startswith("run=r: not on pi2 (timed out). Fix: the same command again")
-
-
-def test_what_was_deleted_is_said():
     done = {"pi1": {"changed": True}, "pi2": {"changed": False}}
     assert elsewhere.conclude(Task({"run": "r", "command": "playbooks/delete_run", "done": done}))["show_last"] == "r: deleted from pi1"
     nothing = {"pi1": {"changed": False}, "pi2": {"changed": False}}

@@ -59,9 +59,6 @@ def test_several_are_listed_first(runs):
     shown = deletion.delete("test-*", False)["show_last"]
     assert shown.startswith("2 runs would be deleted; nothing was\n")
     assert shown.endswith("ansible-playbook playbooks/delete_run.yml -e 'run=test-*' -e confirm=true")
-
-
-def test_list_says_when_each_was_launched(runs):
     (runs / "old" / "cluster.json").write_text('{"launched_at": 1800000000.0, "dataset": {}}')
     columns, row = deletion.delete("old,", False)["show_last"].splitlines()[1:3]
     assert "images/s" in columns

@@ -452,7 +452,7 @@ def test_split_of_a_step():
     )
 
 
-def test_group_of_most_numbers_is_studied_for_each_scaling():
+def test_group_of_most_numbers_is_studied():
     rows = [*trials(step(0.08)), *trials(strong_step(0.4, a=0.02), work=STRONG_WORK)]
     text = analysis(rows)
     assert "**Use 5 workers**" in text

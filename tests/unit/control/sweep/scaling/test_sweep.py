@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from control.campaign import store, timings
+from control.campaign import timings
 from control.campaign.timings import Timing, Trial
 from control.sweep.scaling import design, forecast
 from control.sweep.scaling.design import Wanted
@@ -37,12 +37,6 @@ def test_too_many_numbers():
     with pytest.raises(ConfigError, match="these are more than 500 numbers; measure fewer"):
         design.numbers("workers", "1-1000000")
     assert design.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
-
-
-@pytest.mark.parametrize("name", ["../x", "", "a" * 33, "a b", "-a"])
-def test_names_that_are_refused(name):
-    with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
-        store.check_name("sweep", name, design.LONGEST_NAME)
 
 
 def test_order_comes_from_the_seed_in_blocks():
