@@ -355,12 +355,6 @@ def test_lead_of_the_best_epoch(rows, sentences, tmp_path):
     assert lead[: len(sentences)] == sentences
 
 
-def test_chance_is_two_standard_errors_of_a_difference():
-    # One accuracy of half of 10,000 images has a standard error of 0.5 points; a difference of two has sqrt(2) times that.
-    assert epochs.margin(0.5, 10_000) == pytest.approx(2 * 2**0.5 * 0.005)
-    assert epochs.margin(1.0, 10) == 0.0
-
-
 # --- test images
 
 

@@ -58,14 +58,6 @@ def test_without_noise_the_parameters_are_found_exactly(seconds, work):
     assert list(actual.held_out.values()) == pytest.approx([0.0] * 5, abs=1e-6)
 
 
-def test_noisy_parameters_are_found_within_the_noise():
-    actual = fit(trials(step(**MIDDLE), noise=0.01, repeats=5), WEAK_WORK)
-    assert actual.compute_s == pytest.approx(0.08, rel=0.02)
-    assert actual.s_per_byte == pytest.approx(8e-9, rel=0.10)
-    assert actual.latency_s == pytest.approx(0.002, abs=0.002)
-    assert actual.noise == pytest.approx(0.01, rel=0.4)
-
-
 def test_quantities_follow_from_the_formula():
     actual = fit(trials(step(**MIDDLE)), WEAK_WORK)
     seconds = 0.08 + 8 * 0.002 + 8 / 5 * BYTES * 8e-9
