@@ -25,6 +25,7 @@ def results(trials, slots, one, again=()):
 def test_one_slot_runs_them_in_order():
     ended = results("abc", ["hosts"], lambda trial, slot, given_up: trial.upper())
     assert ended == [("a", "hosts", "A"), ("b", "hosts", "B"), ("c", "hosts", "C")]
+    assert results([], [1], lambda trial, slot, given_up: trial) == []
 
 
 def test_one_that_failed_is_run_again_before_others():
@@ -32,7 +33,6 @@ def test_one_that_failed_is_run_again_before_others():
 
 
 def test_as_many_trials_run_as_slots_allow():
-    """As many run at once as there are slots and no slot holds two."""
     together, busy, most = threading.Barrier(2), set(), []
 
     def one(trial, slot, given_up):
@@ -77,7 +77,3 @@ def test_interrupted_trial_ends_others_and_starts_no_more():
     with pytest.raises(Interrupted):
         side_by_side("abcd", [1, 2], one, lambda job, result: False, lambda running: None)
     assert (sorted(begun), ended) == (["a", "b"], ["b"])
-
-
-def test_nothing_to_run():
-    assert results([], [1], lambda trial, slot, given_up: trial) == []

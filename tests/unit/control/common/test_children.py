@@ -85,10 +85,7 @@ def test_signal_is_heeded_and_old_handlers_come_back():
             os.kill(os.getpid(), number)
             assert ended()
     assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
-
-
-def test_second_signal_leaves_a_blocks_cleanup_alone():
-    """The first signal ends a block and a second leaves its clean up alone."""
+    # The first signal ends a block and a second leaves its clean up alone.
     before, cleaned = signal.getsignal(signal.SIGTERM), []
 
     def work():
@@ -137,7 +134,6 @@ def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
 
 
 def test_variables_are_handed_over_in_a_private_file(tmp_path, monkeypatch):
-    """Variables are handed over in a file that nobody else reads."""
     code = "import os,sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777), open(sys.argv[1]).read(), sys.argv[1])"
     monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
     made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")

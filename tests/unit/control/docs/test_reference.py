@@ -36,9 +36,6 @@ class Silent:
 def test_the_page_is_what_the_dataclasses_say():
     written = (ROOT / "docs/reference/keys.md").read_text(encoding="utf-8")
     assert written == keys_page._page(), "docs/reference/keys.md differs from trainer/config/schema.py: make docs"
-
-
-def test_every_key_is_on_the_page():
     page = keys_page._page()
     for section, values in configurations.to_dict(configs.Config()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) and section != "model" else [section]
@@ -46,14 +43,11 @@ def test_every_key_is_on_the_page():
             assert f"| `{key}` | " in page
 
 
-def test_a_row_has_key_type_default_and_meaning():
+def test_row_has_key_type_default_and_meaning():
     assert keys_page.table("some.", Sample).splitlines()[2:] == [
         "| `some.rates` | list of numbers | `[0.1, 0.01]` | Rates \\| of each step. |",
         "| `some.decay` | list of lists of 2 numbers | `[]` | Pairs. |",
         "| `some.limit` | whole number, or number, or `null` | `null` | The most. |",
     ]
-
-
-def test_field_of_which_nothing_is_said_is_refused():
     with pytest.raises(LockstepError, match=r"^Silent\.speed: no docstring below the field; say there what it is$"):
         keys_page.table("", Silent)

@@ -20,7 +20,6 @@ def sized(step_seconds):
 
 
 def test_quick_hosts_train_as_long_as_measurement_needs():
-    """Quick hosts train as many steps as a measurement needs."""
     plan = sized({"a": 0.1, "b": 0.5})["ansible_facts"]["plan"]
     assert plan.counts == {"workers": 2, "steps_per_epoch": 40, "total_steps": 40}
     assert (plan.config["train"]["steps_per_epoch"], plan.config["train"]["steps_per_call"]) == (40, 8)

@@ -15,6 +15,7 @@ from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
 from plugins.action.control import task_in
+from tests.unit.refusals import refusal
 from trainer.common.errors import LockstepError
 
 
@@ -36,13 +37,10 @@ def made(tmp_path):
     }
 
 
-def test_files_are_written_once(made):
+def test_files_are_written_once_with_private_keys(made):
     assert action(lab_files, lab=made) == {"changed": True}
     made["create"] = []
     assert action(lab_files, lab=made) == {"changed": False}
-
-
-def test_keys_are_private_and_differ_between_nodes(made):
     action(lab_files, lab=made)
     key = Path(made["inventory"]) / ".ssh" / "key"
     settings = [Path(made["place"]) / "nodes" / node["name"] / "settings" for node in made["nodes"]]
@@ -52,9 +50,6 @@ def test_keys_are_private_and_differ_between_nodes(made):
     assert settings[0].joinpath("authorized_keys").read_text() == key.with_name("key.pub").read_text()
     known = key.with_name("known_hosts").read_text().splitlines()
     assert known[1].split()[:3] == ["10.1.0.12", *settings[1].joinpath("ssh_host_ed25519_key.pub").read_text().split()[:2]]
-
-
-def test_key_without_its_public_half_is_made_anew(made):
     action(lab_files, lab=made)
     public = Path(made["inventory"]) / ".ssh" / "key.pub"
     public.unlink()
@@ -64,7 +59,6 @@ def test_key_without_its_public_half_is_made_anew(made):
 
 
 def test_new_container_empties_its_brick_and_kept_keeps(made):
-    """A new container gets an empty brick and a kept one keeps it."""
     action(lab_files, lab=made)
     bricks = [Path(made["place"]) / "nodes" / node["name"] / "brick" / "data" for node in made["nodes"]]
     for brick in bricks:
@@ -86,32 +80,21 @@ def command(script, **more):
     return action(lab_command, argv=[sys.executable, "-c", script], doing="building", **more)
 
 
-def test_a_command_gives_its_lines():
+def test_command_gives_its_lines_or_its_failure():
     assert command("print('changed')") == {"changed": True, "code": 0, "lines": ["changed"]}
-
-
-def test_failing_command_is_one_line_with_mend():
-    with pytest.raises(LockstepError) as caught:
-        command("import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)")
-    assert str(caught.value) == (
+    assert refusal(command, "import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)") == (
         "building failed: Error: not permitted (what is half made goes with ansible-playbook lab.yml -e state=absent)"
     )
-
-
-def test_a_command_may_fail():
     assert command("raise SystemExit(3)", may_fail=True) == {"changed": False, "code": 3, "lines": []}
-
-
-def test_a_command_is_ended_in_time():
     assert command("import time; time.sleep(60)", may_fail=True, seconds=0.3)["code"] == -9
 
 
 def test_root_is_needed(monkeypatch):
     monkeypatch.setattr(lab_plan.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(lab_plan.command_line, "operator_options", lambda command, variables: {})
-    with pytest.raises(LockstepError) as caught:
-        action(lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT))
-    assert str(caught.value).endswith('run it as root, as in sudo env "PATH=$PATH" ansible-playbook lab.yml')
+    assert refusal(action, lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT)).endswith(
+        'run it as root, as in sudo env "PATH=$PATH" ansible-playbook lab.yml'
+    )
 
 
 def test_the_environment_of_another_project_is_refused(tmp_path):
@@ -121,9 +104,7 @@ def test_the_environment_of_another_project_is_refused(tmp_path):
 
 def test_no_engine_and_no_apt(monkeypatch):
     monkeypatch.setattr(lab_plan.containers, "may_install", lambda release: False)
-    with pytest.raises(LockstepError) as caught:
-        lab_plan._packages(None, True)
-    assert str(caught.value) == lab_plan.NO_ENGINE
+    assert refusal(lab_plan._packages, None, True) == lab_plan.NO_ENGINE
 
 
 def test_machine_without_os_release_is_not_of_apt(monkeypatch):
@@ -131,9 +112,7 @@ def test_machine_without_os_release_is_not_of_apt(monkeypatch):
         raise FileNotFoundError("/etc/os-release")
 
     monkeypatch.setattr(lab_plan.platform, "freedesktop_os_release", missing)
-    with pytest.raises(LockstepError) as caught:
-        lab_plan._packages(None, True)
-    assert str(caught.value) == lab_plan.NO_ENGINE
+    assert refusal(lab_plan._packages, None, True) == lab_plan.NO_ENGINE
 
 
 def seen(labs=(), networks=(), images=()):
@@ -144,7 +123,7 @@ def labelled(name, owner):
     return {"container": name, "labels": {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: "/home/b"}}
 
 
-def test_removal_takes_only_what_is_ours():
+def test_removal_takes_only_ours_and_says_so(tmp_path):
     mine = lab_inventory.owner(str(project.ROOT))
     networks = [{"name": "lab", "labels": {lab_inventory.OWNER_LABEL: mine}}, {"name": "lab2", "labels": {lab_inventory.OWNER_LABEL: "b"}}]
     gone = lab_plan._absent(seen([labelled("lab-node1", mine), labelled("lab2-node1", "b")], networks, ["i"]), images_too=True)
@@ -155,9 +134,13 @@ def test_removal_takes_only_what_is_ours():
         ["i"],
         ["/home/b"],
     )
-
-
-def test_lab_whose_folder_is_no_more_is_named(tmp_path):
+    plan = {"remove": ["a", "b"], "networks": ["n"], "images": [], "kept": ["i"], "others": [], "abandoned": ["The lab of /x"]}
+    shown = removal(plan)
+    assert shown.startswith("The lab is removed\n  gone  containers a, b; network n; inventory/lab; .lockstep/lab with all")
+    assert "left  The lab of /x" in shown
+    assert "kept  i, so that the next lab starts in seconds; -e image=absent removes it, too" in shown
+    nothing = {key: [] for key in plan}
+    assert removal(nothing).startswith("There is no lab\n  gone  inventory/lab; ")
     there, gone = ({lab_inventory.OWNER_LABEL: "b", lab_inventory.PROJECT_LABEL: str(tmp_path / name)} for name in ("there", "gone away"))
     (tmp_path / "there").mkdir()
     containers = [{"container": "one-node1", "labels": there}, {"container": "two-node1", "labels": gone}]
@@ -178,35 +161,20 @@ def removal(plan):
     return lab_ready.removed(Task({"lab": plan}))["show_last"]
 
 
-def test_a_removal_says_what_it_keeps():
-    plan = {"remove": ["a", "b"], "networks": ["n"], "images": [], "kept": ["i"], "others": [], "abandoned": ["The lab of /x"]}
-    shown = removal(plan)
-    assert shown.startswith("The lab is removed\n  gone  containers a, b; network n; inventory/lab; .lockstep/lab with all")
-    assert "left  The lab of /x" in shown
-    assert "kept  i, so that the next lab starts in seconds; -e image=absent removes it, too" in shown
-    nothing = {key: [] for key in plan}
-    assert removal(nothing).startswith("There is no lab\n  gone  inventory/lab; ")
-
-
-def test_the_lab_is_shown_with_the_next_commands(made):
-    shown = lab_ready._shown(made).splitlines()
-    assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
-    assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
-    assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
-    assert shown[-1].split(maxsplit=2)[2] == "ansible-playbook lab.yml -e state=absent"
-
-
 def test_a_silent_node_is_named(made, monkeypatch):
     monkeypatch.setattr(lab_ready, "_try", lambda node, user, inventory: "Connection refused" if node["name"] == "node2" else "")
-    with pytest.raises(LockstepError) as caught:
-        action(lab_ready, lab=made, user="lockstep", deadline=1)
-    assert str(caught.value) == (
+    assert refusal(action, lab_ready, lab=made, user="lockstep", deadline=1) == (
         "no SSH on node2 within 1 s; node2 (10.1.0.12): Connection refused. "
         "Look inside: podman logs lab-node2; podman exec -it lab-node2 bash"
     )
 
 
-def test_a_plan_names_only_what_changes(made):
+def test_plan_and_lab_are_shown(made):
     quiet = {**made, "packages": [], "start": [], "adjust": [], "remove": [], "image": {"builds": False}}
     assert lab_plan._shown({**quiet, "create": []}) == "Lab: all nodes are there"
     assert lab_plan._shown(quiet) == "Lab: what has to change\n  create  lab-node1, lab-node2"
+    shown = lab_ready._shown(made).splitlines()
+    assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
+    assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
+    assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
+    assert shown[-1].split(maxsplit=2)[2] == "ansible-playbook lab.yml -e state=absent"

@@ -88,14 +88,11 @@ def test_a_host_that_trained_nothing_waits_for_nothing(tmp_path, monkeypatch):
     assert resume.main(str(tmp_path / "none"), str(tmp_path / "shared"), 600) == 0
 
 
-def test_without_the_shared_folder_nothing_is_started(host, capsys):
+def test_neither_without_shared_folder_nor_as_root(host, capsys, monkeypatch):
     (host.shared / "code").rmdir()
     assert host.boot() == 1
     assert started(host) == []
     assert "is not there after 0 s; nothing is started" in capsys.readouterr().err
-
-
-def test_never_as_root(host, monkeypatch, capsys):
     monkeypatch.setattr(resume.os, "geteuid", lambda: 0)
     assert host.boot() == 1
     assert host.ran == []
@@ -229,7 +226,6 @@ def test_unit_is_made_once_and_removed_without_trace(unit, tmp_path):
 
 
 def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch):
-    """A host without systemd and one that root trains on are left alone."""
     monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "root")
     assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: root trains"}
     (tmp_path / "run").rmdir()

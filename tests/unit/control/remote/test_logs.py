@@ -40,15 +40,12 @@ def test_lines_are_fit_for_a_terminal():
         "\\u202e",
         f"{'y' * 2000}...",
     ]
+    assert log_lines.readable_lines(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
+        "5/5 ━━━━ loss: 0.9"
+    ]
 
 
 def test_only_the_last_launch_is_quoted():
     assert log_lines.of_last_launch(["=== launch 1", "old", "=== launch 2", "new"]) == ["=== launch 2", "new"]
     assert log_lines.of_last_launch(["of a version", "without headers"]) == ["of a version", "without headers"]
     assert log_lines.of_last_launch([]) == []
-
-
-def test_progress_bar_keeps_its_last_state_without_colours():
-    assert log_lines.readable_lines(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
-        "5/5 ━━━━ loss: 0.9"
-    ]

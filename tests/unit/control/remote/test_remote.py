@@ -76,7 +76,6 @@ def test_what_is_new_is_fetched_once(worker):
 
 @pytest.mark.parametrize("only", [None, "workers/pi1"])
 def test_replaced_states_are_dropped_and_lost_ones_kept(worker, only):
-    """States that a worker replaced are dropped here and those of a lost disk kept."""
     made, remote, here = worker
     for step in (1, 2, 3):
         for folder in ("state", "workers/pi1/memory"):
@@ -105,16 +104,13 @@ def test_what_is_wanted_is_fetched_once(worker):
     assert (here / "checkpoints" / "epoch-0001.keras").read_text() == "of a later chief"
 
 
-def test_a_trials_weights_stay_where_they_are(worker):
-    made, _, here = worker
-    made.collect(here, without=("checkpoints", "state"))
-    assert sorted(path.name for path in here.iterdir()) == ["history.csv", "logs", "workers"]
-
-
-def test_only_a_workers_own_folder(worker):
+def test_only_what_is_asked_for_is_fetched(worker):
     made, _, here = worker
     assert made.collect(here, "workers/pi1") == ["metrics.jsonl"]
     assert [path.name for path in here.iterdir()] == ["workers"]
+    made, _, here = worker
+    made.collect(here, without=("checkpoints", "state"))
+    assert sorted(path.name for path in here.iterdir()) == ["history.csv", "logs", "workers"]
 
 
 def test_an_event_file_grows_in_place(worker):
@@ -131,12 +127,18 @@ def test_an_event_file_grows_in_place(worker):
     assert not list(here.rglob(".part-*"))
 
 
-def test_a_hosts_clock_is_compared_with_this_machines(worker):
+def test_host_is_heard_and_its_clock_compared(worker):
     made, remote, _ = worker
     (remote / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 5.0}')
     seen = made.poll()
     assert abs(seen.ahead) < 1
     assert (seen.exit["ended_at"], seen.records, seen.alive) == (5.0, [{"t": 1.0, **JOINING}], False)
+    made, remote, _ = worker
+    records = remote / "workers/pi1/metrics.jsonl"
+    os.utime(records, (100, 100))
+    assert made.poll().heard > 1e6
+    os.utime(records)
+    assert made.poll().heard < 60
 
 
 def test_new_lines_of_log_come_once_and_whole(worker, alive):
@@ -193,7 +195,6 @@ def test_damaged_state_never_takes_place_of_one_whole(worker, warnings):
 
 
 def test_older_states_stay_while_the_newest_is_damaged(worker, warnings):
-    """Older states stay while the newest is damaged on either side."""
     made, remote, here = worker
     made.collect(here)
     (remote / "state/step-1.npz").unlink()
@@ -256,15 +257,6 @@ def test_snapshots_that_are_not_kept_go_here_too(worker):
     (remote / "history.csv").write_text("\n".join([",".join(HISTORY), *rows]) + "\n")
     made.collect(here)
     assert [path.name for path in (here / "checkpoints").iterdir()] == ["epoch-0002.keras"]
-
-
-def test_worker_that_only_touches_its_file_is_heard(worker):
-    made, remote, _ = worker
-    records = remote / "workers/pi1/metrics.jsonl"
-    os.utime(records, (100, 100))
-    assert made.poll().heard > 1e6
-    os.utime(records)
-    assert made.poll().heard < 60
 
 
 def test_last_lines_are_those_of_present_launch(worker):

@@ -114,7 +114,6 @@ def test_what_is_wrong_is_said(path, body, status, words, rows):
 
 
 def test_body_without_end_is_refused_unread(rows):
-    """A body without end is refused before it is read."""
     connection, part, sent = opening(rows, "Transfer-Encoding", "chunked"), b"[" * 2**20, 0
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while sent < 2**10:
@@ -123,16 +122,13 @@ def test_body_without_end_is_refused_unread(rows):
     assert sent < 3 * app.MOST_BYTES / 2**20, "MiB: the body, what is read after the refusal, and buffers"
 
 
-def test_who_still_sends_sees_the_refusal(rows, monkeypatch):
+def test_who_sends_a_huge_body_sees_the_refusal(rows, monkeypatch):
+    status, words = refusal(opening(rows, "Content-Length", str(app.MOST_BYTES + 1)))
+    assert (status, words[:36]) == (413, "the body is larger than 32 MiB; send")
     monkeypatch.setattr(app, "MOST_BYTES", 2**20)
     for _ in range(2):
         status, answer = rows.ask("/v1/models/rows:predict", b" " * 24 * 2**20)
         assert (status, answer["error"][:36]) == (413, "the body is larger than 1 MiB; send ")
-
-
-def test_a_huge_body_is_told_so(rows):
-    status, words = refusal(opening(rows, "Content-Length", str(app.MOST_BYTES + 1)))
-    assert (status, words[:36]) == (413, "the body is larger than 32 MiB; send")
 
 
 def opening(served, name, value):

@@ -56,7 +56,6 @@ def test_a_picture_or_a_row_is_answered(name, values, labels, shown, tmp_path):
 
 
 def test_error_is_shown_until_the_next_answer(shown):
-    """What is wrong is shown and goes with the next answer."""
     page = shown("rows").page
     page.fill("[name=company]", "taxi")
     page.click("text=Predict")

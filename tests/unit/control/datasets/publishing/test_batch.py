@@ -47,7 +47,7 @@ def seen(tmp_path, monkeypatch):
     return write
 
 
-def test_images_are_mixed_with_others_and_stay_pixels(seen):
+def test_images_are_mixed_only_where_asked(seen):
     actual = seen("images", **{"augment.mixup": 50.0, "train.label_smoothing": 0.1})
     assert actual["names"].tolist() == ["image", "label"]
     assert actual["classes"].tolist() == ["a", "b", "c"]
@@ -55,10 +55,6 @@ def test_images_are_mixed_with_others_and_stay_pixels(seen):
     assert actual["seen-0"].dtype == np.uint8
     assert not np.array_equal(actual["original-0"] + 1, actual["seen-0"])
     np.testing.assert_allclose(actual["seen-1"].sum(axis=1), 1, atol=1e-6)
-
-
-def test_unmixed_images_are_changed_by_the_file_alone(seen):
-    """Images that nothing mixes are changed by the file alone."""
     actual = seen("images")
     assert np.array_equal(actual["original-0"] + 1, actual["seen-0"])
     assert np.array_equal(actual["original-1"], actual["seen-1"])

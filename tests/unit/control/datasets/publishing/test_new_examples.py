@@ -13,8 +13,8 @@ from control.datasets.listing import kept_columns
 from control.datasets.publishing import new_examples
 from control.datasets.publishing.new_examples import Parts
 from control.datasets.sources import python_function
+from tests.unit.refusals import refusal
 from tests.unit.samples import idx_bytes, image_bytes
-from trainer.common.errors import LockstepError
 from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.evaluation.predict import BLOCK, SPLIT
@@ -52,10 +52,9 @@ def read(given, spec, images=None, hosts=2):
 
 
 def refused(given, spec, images=None):
-    with pytest.raises(LockstepError) as caught:
-        read(given, spec, images)
-    assert len(str(caught.value)) < 700
-    return str(caught.value)
+    message = refusal(read, given, spec, images)
+    assert len(message) < 700
+    return message
 
 
 def write_table(path, rows=2, **columns):
@@ -119,6 +118,8 @@ def test_what_is_no_table_says_what_to_give(here):
     assert "is a table, and the model was trained on arrays: x float32 [3]. Fix: give FILE.py:FUNCTION" in refused("new.csv", ARRAY)
     (here / "none").mkdir()
     assert "there is no CSV or Parquet file in it" in refused("none", TABLE)
+    function(here, "return 1")
+    assert "input=mine.py:old: no such function at the top of the file" in refused("mine.py:old", ARRAY)
 
 
 def function(here, body, parameters=""):
@@ -169,11 +170,6 @@ NARROW = Spec([0], (Leaf("x", "int16", ()),))
 )
 def test_function_that_gives_what_model_does_not_take(here, body, spec, message):
     assert message in refused(function(here, body), spec)
-
-
-def test_a_missing_function_is_named(here):
-    function(here, "return 1")
-    assert "input=mine.py:old: no such function at the top of the file" in refused("mine.py:old", ARRAY)
 
 
 # --- images

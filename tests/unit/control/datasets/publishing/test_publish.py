@@ -134,7 +134,6 @@ def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
 
 
 def test_digest_depends_on_content_alone(make_folder, packs, tmp_path):
-    """Digest depends on content and not on place or time."""
     root = make_folder()
     first = put(root, packs)
     copy = tmp_path / "elsewhere" / "animals"

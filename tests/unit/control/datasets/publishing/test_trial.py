@@ -51,11 +51,15 @@ def augmented(body, y="np.arange(count) % 3"):
     return f"{DATA.format(hold=HOLD, y=y)}\ncalls = []\ndef augment(x, y, seed):\n    {body}\n"
 
 
-def test_function_that_works_is_part_of_configuration(opened, capsys):
+def test_function_is_part_of_configuration_or_warned_of(opened, capsys):
     data, source, listing = opened(augmented("print('here')\n    return x + np.random.default_rng(seed).normal(size=2), y"))
     assert (data.augment["file"], data.augment["function"]) == ("mine.py", "augment")
     try_augment.check_augment(data, source, listing)
     assert capsys.readouterr().out == "", "what it prints must not get into the plan"
+    data, source, listing = opened(DATA.format(hold=HOLD, y="x[:, 0]") + "def augment(x):\n    return x\n")
+    assert data.augment is None
+    try_augment.check_augment(data, source, listing)
+    assert checks._augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +82,6 @@ def test_images_are_tried_at_their_size_in_training(opened):
     try_augment.check_augment(data, source, listing)
     with pytest.raises(ConfigError, match=r"it returns image float64 \[4, 4, 3\]; it must stay uint8 \[4, 4, 3\]"):
         try_augment.check_augment(*opened(IMAGES + "def augment(x, y, seed):\n    return x / 2, y\n"))
-
-
-def test_another_function_of_that_name_is_a_warning(opened):
-    data, source, listing = opened(DATA.format(hold=HOLD, y="x[:, 0]") + "def augment(x):\n    return x\n")
-    assert data.augment is None
-    try_augment.check_augment(data, source, listing)
-    assert checks._augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
 
 
 @pytest.mark.parametrize("hold", [HOLD, ""])

@@ -315,7 +315,6 @@ def test_fashion_mnist_names_every_failed_way(error, shown, tmp_path, fetching):
 
 
 def test_fashion_mnist_keeps_what_it_fetched(tmp_path, fetching):
-    """Fashion mnist tries the next way and keeps what it fetched."""
 
     def fetch(scratch):
         (scratch / "made").mkdir()

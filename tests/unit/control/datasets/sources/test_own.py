@@ -11,8 +11,8 @@ from control.datasets.publishing import publish
 from control.datasets.sources import python_function as data
 from control.runs.planning.plan_request import OperatorRequest
 from tests.unit import forked
+from tests.unit.refusals import refusal as refused
 from tests.unit.samples import image_bytes
-from trainer.common.errors import LockstepError
 from trainer.data.images import decode
 from trainer.user_code import user_function
 
@@ -35,12 +35,6 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "KEPT", tmp_path / "kept")
     (tmp_path / "mine.py").write_text(MODEL)
     return tmp_path / "mine.py"
-
-
-def refused(work, *arguments):
-    with pytest.raises(LockstepError) as caught:
-        work(*arguments)
-    return str(caught.value)
 
 
 def test_file_called_like_module_takes_no_ones_place(file):
@@ -165,7 +159,6 @@ print(json.dumps(found))
 
 
 def test_what_a_function_returns_is_checked_and_reopens(tmp_path):
-    """What a function returns is checked and snapshots of it open."""
     done = forked.run("-c", BUILT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
@@ -253,7 +246,6 @@ def test_images_may_be_paths_and_bytes(file):
     ],
 )
 def test_unusable_images_are_refused_and_nothing_is_kept(change, message, file):
-    """Images that can't be used are refused and nothing is kept."""
     source = written(file, **change)
     shown = refused(source.scan)
     assert shown.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))

@@ -10,13 +10,10 @@ def host(**digests):
     return {"tokens": [{"path": paths[name], **({"sha256": sha} if sha else {"error": "No such file"})} for name, sha in digests.items()]}
 
 
-def test_file_that_nobody_has_is_not_asked_for():
+def test_only_published_files_are_asked_of_all():
     facts = {"a": host(code=None, data="d"), "b": host(code=None, data="d")}
     assert judge_cluster._published(facts, {CODE: "c", DATA: "d"}) == {DATA: "d"}
-
-
-def test_file_of_one_host_is_asked_of_all():
-    """A file that one host has is asked of all with the digest that was published."""
+    # A file that one host has is asked of all with the digest that was published.
     facts = {"a": host(code="x"), "b": host(code="y"), "c": host(code="y"), "d": host(code=None), "e": {"unreachable": "down"}}
     assert judge_cluster._published(facts, {CODE: "x"}) == {CODE: "x"}
 
@@ -24,8 +21,5 @@ def test_file_of_one_host_is_asked_of_all():
 def test_failed_module_counts_as_a_silent_host():
     looked = {"a": {"facts": {"user": "pi"}}, "b": {"unreachable": True, "msg": "no route"}, "c": {}}
     assert judge_cluster._facts(looked) == {"a": {"user": "pi"}, "b": {"unreachable": "no route"}, "c": {"unreachable": "no answer"}}
-
-
-def test_one_host_alone_has_no_network_to_judge():
     assert judge_cluster._network({"a": {"pairs": {}}}) is None
     assert judge_cluster._network({"a": {"pairs": {"b": {}}}, "b": {"skipped": True}}) == {"a": {"pairs": {"b": {}}}}

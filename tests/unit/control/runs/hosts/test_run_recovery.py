@@ -20,7 +20,6 @@ HOSTS = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345, direct_p
     ],
 )
 def test_plan_says_how_many_workers_suffice(workers, least, words):
-    """The plan says with how many workers a run goes on."""
     assert run_recovery.recovery_text({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
     assert run_recovery.recovery_text({"recovery": {"elastic": False}}, HOSTS, []) == ""
 
@@ -30,12 +29,9 @@ def test_the_plan_names_the_spares():
     assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 
-def test_a_job_of_slurm_is_not_asynchronous():
+def test_a_job_of_slurm_is_neither_asynchronous_nor_elastic():
     with pytest.raises(ConfigError, match=r"strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: "):
         run_recovery.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
-
-
-def test_a_job_of_slurm_is_not_elastic():
     with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
         run_recovery.check_job({"recovery": {"elastic": True}})
 

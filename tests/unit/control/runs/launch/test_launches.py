@@ -10,7 +10,7 @@ from control.common.plan import Plan
 from control.runs.launch import launches
 from control.runs.launch.launches import launched_at, refuse_changes
 from control.runs.planning import plan_command
-from trainer.common.errors import LockstepError
+from tests.unit.refusals import refusal
 from trainer.rundir.launch_record import Host
 
 
@@ -23,10 +23,8 @@ def test_when_run_was_launched_is_in_its_record(tmp_path):
 PLAN = Plan(run="old", folder=Path("old"), command="train", typed="-e run=old -e epochs=90", changes=["train.epochs=90 (it has 60)"])
 
 
-def test_other_options_for_a_training_run_are_refused():
-    with pytest.raises(LockstepError) as caught:
-        refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
-    assert str(caught.value) == (
+def test_only_other_options_of_training_runs_are_refused():
+    assert refusal(refuse_changes, PLAN, ["pi1", "pi2"], "epoch 12 of 60") == (
         "train.epochs=90 (it has 60): run=old is under way on pi1, pi2 (epoch 12 of 60), and such a run keeps the options it was "
         "started with; nothing was changed.\n"
         "Fix: stop it (ansible-playbook stop.yml -e run=old), then continue it with the change: "
@@ -34,10 +32,7 @@ def test_other_options_for_a_training_run_are_refused():
         "or wait for its end, then: ansible-playbook train.yml -e run=old -e epochs=90\n"
         "To watch it as it is: ansible-playbook train.yml -e run=old"
     )
-
-
-def test_equal_options_or_an_ended_run_are_accepted():
-    """Nothing is refused where nothing differs or nobody trains."""
+    # Nothing is refused where nothing differs or nobody trains.
     refuse_changes(PLAN, [])
     refuse_changes(replace(PLAN, changes=[]), ["pi1"])
 
@@ -93,9 +88,6 @@ def test_launch_is_over_when_all_or_none_run(begun, tmp_path):
     assert launches._is_noted(other)
     launches.end_all(tmp_path / "runs" / "q")
     assert not launches._is_noted(other)
-
-
-def test_a_sweep_ends_its_trials_itself(begun):
     gone_or_not = begun(parent="sweeps/pi/trials")
     assert not launches._is_noted(gone_or_not)
 

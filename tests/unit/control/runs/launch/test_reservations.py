@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from control.runs.launch import reservations
+from tests.unit.refusals import refusal
 from trainer.common.errors import LockstepError
 
 
@@ -35,9 +36,7 @@ def test_one_of_two_commands_starts_a_run(commands):
     reservations.reserve("r")
     reservations.reserve("r")
     commands(1)
-    with pytest.raises(LockstepError) as caught:
-        reservations.reserve("r")
-    assert str(caught.value) == (
+    assert refusal(reservations.reserve, "r") == (
         f"run=r: another command (process {first.pid}) is starting it; nothing was changed.\n"
         "Fix: once its workers run, watch them: ansible-playbook train.yml -e run=r; or choose another run name"
     )

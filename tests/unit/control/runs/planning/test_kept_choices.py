@@ -139,7 +139,6 @@ def test_a_division_of_the_images_is_kept_too(scratch):
     ],
 )
 def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
-    """What was not measured or makes no sense is not kept."""
     first = plan(scratch)
     measure(first)
     kept_choices.keep_of(first.folder, record)
@@ -149,14 +148,6 @@ def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
 def test_run_that_goes_on_is_not_measured_again(scratch):
     with pytest.raises(ConfigError, match=r"^remeasure=true: run=first continues as it began. Fix: leave it out, or give a new run name"):
         plan(scratch, remeasure=True, state="step-000000001.npz")
-
-
-def test_the_loopback_is_never_measured(scratch):
-    assert kept_choices.sending_text(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
-    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
-        "packed",
-        "all workers are on this one machine",
-    )
 
 
 @pytest.mark.parametrize(
@@ -187,6 +178,11 @@ def test_named_or_original_choice_comes_first(scratch):
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
     assert kept_choices.sending_text(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert kept_choices.sending_text(plan(scratch, addresses=["10.0.0.1"])) == ""
+    assert kept_choices.sending_text(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
+    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
+        "packed",
+        "all workers are on this one machine",
+    )
 
 
 @pytest.mark.parametrize(

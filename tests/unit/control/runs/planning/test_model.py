@@ -76,7 +76,6 @@ def test_a_loss_of_its_own_is_validated():
     ],
 )
 def test_target_that_keras_would_stretch_is_warned_of(loss, outputs, y, takes, warned, tmp_path):
-    """A target that keras would stretch over the outputs is warned of."""
     (tmp_path / "mine.py").write_text(
         "import keras\n@keras.saving.register_keras_serializable()\ndef stretched(y, p):\n    return (y - p) ** 2\n"
         f"def build():\n    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense({outputs})])\n"

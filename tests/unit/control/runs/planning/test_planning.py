@@ -20,7 +20,6 @@ def shared(chosen, **variables):
 
 
 def test_one_address_with_several_ports_is_told():
-    """Two hosts with one address and ports of their own are told."""
     assert shared(hosts("10.0.0.1", "10.0.0.2", "10.0.0.2")) == [
         "node2, node3 have one address, 10.0.0.2: their workers share one machine. "
         "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"
@@ -67,9 +66,7 @@ def request(folder, hosts, **options):
     ids=["an elastic run", "another run", "the doctor's trial", "a script"],
 )
 def test_only_elastic_runs_have_spares(sections, options, spares, tmp_path):
-    asked = Request(
-        asked=OperatorRequest.of(options), hosts=hosts("a")[:1], runs=tmp_path, packs=tmp_path, parameter_cache=tmp_path, write=False
-    )
+    asked = request(tmp_path, hosts("a"), **options)
     config = {} if sections is None else configurations.to_dict(configurations.build(sections))
     found = Inventory(hosts=asked.hosts, spares=[Host(name="c", address="c", port=1)])
     made = plan_command._with_hosts(Plan(run="r", folder=tmp_path / "r", config=config), asked, found)
@@ -78,9 +75,7 @@ def test_only_elastic_runs_have_spares(sections, options, spares, tmp_path):
 
 def test_hosts_have_roles_and_environment(tmp_path):
     """Hosts of an asynchronous run have their roles and the environment of their workers."""
-    asked = Request(
-        asked=OperatorRequest.of({}), hosts=hosts("a", "b"), runs=tmp_path, packs=tmp_path, parameter_cache=tmp_path, write=False
-    )
+    asked = request(tmp_path, hosts("a", "b"))
     sections = {"strategy": {"name": "parameter_server"}, "train": {"environment": {"A": "1"}}}
     config = configurations.to_dict(configurations.build(sections))
     evaluator = Host(name="e", address="e", port=1, role="evaluator")

@@ -16,7 +16,7 @@ from control.runs.planning import script_plan
 from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
-from trainer.common.errors import ConfigError
+from tests.unit.refusals import refusal_of_typed as refusal
 from trainer.common.files import write_json
 from trainer.common.plain_values import to_plain
 from trainer.launch.user_script import Script
@@ -67,12 +67,6 @@ def launched(ask, folder, tmp_path):
         return run
 
     return launch
-
-
-def refusal(function, *arguments, **options):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 class TestSending:

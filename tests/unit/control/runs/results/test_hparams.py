@@ -13,10 +13,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from control.common import configurations
 from control.runs.results import hparams
-from control.runs.results.evaluation_table import EvaluationTable
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
-from trainer.common.errors import LockstepError
+from tests.unit.refusals import refusal
 from trainer.common.files import write_json, write_text
 from trainer.config.schema import Config
 
@@ -94,9 +93,6 @@ def test_hyperparameters_carry_the_names_of_config_yml():
         "optimizer.learning_rate": 0.01,
         "workers": 3,
     }
-
-
-def test_compiled_model_has_its_own_optimizer():
     config = {
         "model": {"name": "own", "file": "mine.py", "function": "build"},
         "optimizer": {"name": "adam", "learning_rate": 0.001},
@@ -140,7 +136,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
     assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
-def test_every_configuration_key_is_a_column():
+def test_every_key_is_column_and_five_are_first():
     """Every key of the configuration is a column even where this run has no value."""
     columns = {info.name: info.type for info in hparams._experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
     known = {name for name, _ in hparams._flat(configurations.to_dict(Config()))}
@@ -159,9 +155,6 @@ def test_every_configuration_key_is_a_column():
         "model.fast": truth,
     }
     assert {name: columns[name] for name in expected} == expected
-
-
-def test_five_columns_that_tensorboard_shows_first_are_ours():
     values = hparams.hyperparameters(configurations.to_dict(Config()), 2)
     infos = hparams._experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
@@ -195,13 +188,6 @@ def test_what_is_not_known_is_left_out(summary, tested, tags):
     assert set(hparams._results(Summary.of(summary), tested)) == tags
 
 
-def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
-    path = tmp_path / "evaluations.csv"
-    assert EvaluationTable(path).accuracies == {}
-    write_text(path, EVALUATIONS + "1,test,1,0.1,9,1,x\n2,test,1,0.2,9,1,x\n1,test,1,0.3,9,1,y\n2,train,1,0.9,9,1,y\n")
-    assert EvaluationTable(path).accuracies == {1: 0.3, 2: 0.2}
-
-
 @pytest.mark.parametrize(
     ("state", "status"),
     [("SUCCEEDED", api_pb2.STATUS_SUCCESS), ("FAILED", api_pb2.STATUS_FAILURE), ("RUNNING", None), ("CANCELLED", None), (None, None)],
@@ -223,7 +209,6 @@ def test_run_under_way_has_row_without_results(tmp_path):
 
 
 def test_news_is_written_under_a_later_name(tmp_path):
-    """Written once and again under a later name when something is new."""
     run = make_run(tmp_path / "first")
     assert hparams.write_row(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000001.hparams"]
@@ -286,6 +271,4 @@ def test_unreadable_run_is_named_and_others_have_rows(tmp_path, file, content, w
     what = what.format(folder=bad)
     message = f"bad: no row in TensorBoard's HParams table, for its files can't be read ({what}); its curves are shown"
     assert hparams.write_all([RunFolder(bad), RunFolder(good)]) == (1, [message])
-    with pytest.raises(LockstepError) as caught:
-        hparams.write_row(RunFolder(bad))
-    assert str(caught.value) == message
+    assert refusal(hparams.write_row, RunFolder(bad)) == message

@@ -30,7 +30,6 @@ def phases(own, all_reduce=30.0):
 
 
 def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
-    """Read gives the samples of every host and leaves out who has none."""
     write(tmp_path, "b", {"kind": "phase", "phase": "training"}, sample(), sample(2))
     write(tmp_path, "a", sample(3))
     write(tmp_path, "idle", {"kind": "heartbeat"})
@@ -38,13 +37,6 @@ def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
     actual = step_profile.read_profiles(tmp_path)
     assert list(actual) == ["a", "b"]
     assert actual == {"a": [sample(3)], "b": [sample(), sample(2)]}
-
-
-def test_read_takes_earlier_launches_first(tmp_path):
-    write(tmp_path, "a", sample(3))
-    write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
-    write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
-    assert step_profile.read_profiles(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
 
 
 @pytest.mark.parametrize("torn", ["{", json.dumps(sample(9))])
@@ -59,8 +51,12 @@ def test_line_that_no_worker_writes_is_left_out(line, tmp_path):
     assert step_profile.read_profiles(tmp_path) == {"a": [sample(), sample()]}
 
 
-def test_a_run_without_workers_has_no_samples(tmp_path):
+def test_read_takes_earlier_launches_first(tmp_path):
     assert step_profile.read_profiles(tmp_path) == {}
+    write(tmp_path, "a", sample(3))
+    write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
+    write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
 
 
 def test_ragged_steps_are_left_out(tmp_path):
@@ -79,15 +75,11 @@ def test_median_is_in_milliseconds_by_phase():
     actual = step_profile.median([sample(), sample(2), sample(10, apply=0.0001)])
     assert tuple(actual) == PHASES
     assert list(actual.values()) == pytest.approx([2.0, 100.0, 4.0, 60.0, 4.0])
-
-
-def test_no_samples_no_median():
     assert step_profile.median([]) == {}
     assert step_profile.medians({"a": [], "b": [sample()]}) == {"b": step_profile.median([sample()])}
 
 
 def test_own_seconds_are_of_the_slowest_without_waiting():
-    """Own seconds are of the slowest host with compression and without waiting."""
     fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, all_reduce=9.0)]
     assert step_profile.own_seconds({"a": fast}) == pytest.approx(0.057)
     assert step_profile.own_seconds({"a": fast, "b": slow}) == pytest.approx(0.0855)

@@ -31,7 +31,6 @@ def runs(tmp_path, monkeypatch):
 
 
 def test_every_launched_or_refused_run_has_a_line(runs):
-    """Every run that was launched or refused has a line the latest first."""
     heading, _, *lines = status.all_runs().splitlines()
     assert heading == "Runs, the latest first"
     assert [line.split()[0] for line in lines] == ["told", "queued", "seen", "away", "refused", "done"]

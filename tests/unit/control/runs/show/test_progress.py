@@ -30,7 +30,6 @@ def slow(cause="quota", rank=1):
 
 
 def test_straggler_is_named_when_new_or_changed():
-    """A straggler is named when it appears and when its cause changes."""
     printed = []
     progress = Progress(SimpleNamespace(print=printed.append), COUNTS, hosts=["a", "b"])
     for record in (slow(""), slow(), slow(), slow("load"), slow(""), slow("load"), slow("load", 0), slow(rank=7)):

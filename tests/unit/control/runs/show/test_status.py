@@ -25,15 +25,11 @@ def left_alone(*actual: WorkerSeen) -> tuple[list[str], list[str]]:
     return looks(actual, [one.host for one in actual]).left_alone()
 
 
-def test_workers_survive_one_that_ended_early():
-    """Workers are left alone by one that ended before its time."""
+def test_workers_are_left_by_one_that_failed():
     assert left_alone(seen("a", alive=True), seen("b", ended=137), seen("c", alive=True)) == (["b"], ["a", "c"])
     assert left_alone(seen("a", alive=True), seen("b")) == (["b"], ["a"])
     assert left_alone(WorkerSeen("b", "unreachable"), seen("c", ended=1)) == (["c"], [])
-
-
-def test_departing_or_unasked_worker_leaves_none_alone():
-    """None is left alone by one that is done or about to start or cannot be asked."""
+    # None is left alone by one that is done or about to start or cannot be asked.
     assert left_alone(seen("a", alive=True), seen("b", alive=True)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", ended=0)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", records=False)) == ([], [])
@@ -42,7 +38,6 @@ def test_departing_or_unasked_worker_leaves_none_alone():
 
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
 def test_host_of_an_older_launch_leaves_none_alone(launched):
-    """None is left alone by a host whose files are of an older launch."""
     assert looks([seen("a", alive=True), seen("b", ended=137)], launched).left_alone() == ([], [])
 
 
@@ -53,7 +48,6 @@ def member(host: str, number: int, hosts: list[str], alive: bool = True) -> Work
 
 
 def test_lost_host_and_new_chief_are_named():
-    """A lost host is named and the new chief says how far the run is."""
     hosts = [Host(rank=rank, name=name) for rank, name in enumerate("abc")]
     seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
     shown = status.table(RunFolder(Path("run")), hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
@@ -81,7 +75,6 @@ def test_a_spare_stands_by():
 
 @pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
 def test_run_goes_on_with_enough_workers_alive(alive, expected):
-    """A run goes on without a host if enough workers are alive."""
     actual = [seen(host, alive=host in alive) for host in "abc"]
     assert looks(actual, "abc").goes_on() is expected
     assert not looks(actual, "abd").goes_on(), "of an older launch"

@@ -5,7 +5,7 @@ import pytest
 from control.common import project
 from control.common.task import Task
 from control.runs.tasks import elsewhere
-from trainer.common.errors import LockstepError
+from tests.unit.refusals import refusal
 
 JOB = {"run": "r", "state": "running", "session": "r-w0", "ticket": ""}
 JOBS = {"pi1": {"jobs": [JOB]}, "pi2": {"jobs": []}, "pi3": {"unreachable": True}}
@@ -19,9 +19,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def refused(function, **arguments):
-    with pytest.raises(LockstepError) as caught:
-        function(Task({"run": "r", **arguments}))
-    return str(caught.value)
+    return refusal(function, Task({"run": "r", **arguments}))
 
 
 def test_status_names_the_hosts_that_have_it():
@@ -45,15 +43,12 @@ def test_run_that_no_host_has_is_none(command):
     )
 
 
-def test_what_was_stopped_is_said():
+def test_what_was_stopped_or_deleted_is_said():
     done = {"pi1": {"changed": True, "ended": "ended"}, "pi2": {"changed": False, "ended": "absent"}}
     shown = elsewhere.conclude(Task({"run": "r", "command": "stop", "done": done}))["show_last"]
     assert shown.startswith("r: stopped on pi1; its states and results are there, in runs/r under worker_root.\n")
     done["pi2"] = {"unreachable": True, "msg": "timed out"}
     assert refused(elsewhere.conclude, command="stop", done=done).startswith("run=r: not on pi2 (timed out). Fix: the same command again")
-
-
-def test_what_was_deleted_is_said():
     done = {"pi1": {"changed": True}, "pi2": {"changed": False}}
     assert elsewhere.conclude(Task({"run": "r", "command": "playbooks/delete_run", "done": done}))["show_last"] == "r: deleted from pi1"
     nothing = {"pi1": {"changed": False}, "pi2": {"changed": False}}

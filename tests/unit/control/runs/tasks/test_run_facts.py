@@ -43,7 +43,6 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
 
 
 def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
-    """A spare is recorded apart and its cluster is left to its supervisor."""
     monkeypatch.setattr(project, "PRIVATE", tmp_path / "private")
     hosts = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345) for rank in (1, 2, 3)]
     plan = to_plain(Plan(run="one", folder=tmp_path / "one", hosts=hosts[:2], spares=hosts[2:], nonce="n"))

@@ -22,9 +22,6 @@ def steps(rate, seconds):
 def test_fewer_workers_may_be_as_fast_or_slower():
     assert SPEED.trial_s(TRIALS[0], 4000) == (10 + 2 * (10 + 1), 10 + 2 * (40 + 1))
     assert SPEED.trial_s(TRIALS[2], 4000) == (32, 32)
-
-
-def test_workers_of_one_machine_are_as_fast_alone():
     speed = Speed(workers=4, per_s=400.0, one_machine=True)
     assert speed.steps_s(1, 4000) == (10, 10)
 
@@ -35,9 +32,6 @@ def test_the_warm_ups_extra_work_is_left_out():
     records = [*phases, steps(10.0, 2.0), steps(90.0, 1.0)]
     summary = Summary(workers=3, seconds_end_to_end=13.0, seconds_training=4.0)
     assert Speed.of_warm_up(summary, records, False) == Speed(3, 90.0, 13.0 - 4.0 - 3.0 + forecast.COMMAND_S, 1.0)
-
-
-def test_a_warm_up_of_one_call_shows_nothing():
     summary = Summary(workers=3, seconds_end_to_end=13.0, seconds_training=4.0)
     assert Speed.of_warm_up(summary, [steps(10.0, 2.0)], False) is None
     assert forecast.warmed_up(TRIALS, None, 4000, "image") == "warm-up done"
@@ -50,9 +44,6 @@ def test_a_wide_forecast_is_a_range(workers, words):
 
 def test_the_warm_up_says_how_long_trials_take():
     assert forecast.warmed_up(TRIALS, SPEED, 4000, "row") == "warm-up: 400 rows/s with 4 workers; 3 trials will take 1:36 to 2:56"
-
-
-def test_trials_too_short_for_an_answer_are_named():
     said = forecast.warmed_up(TRIALS, SPEED, 400, "image").splitlines()[1]
     assert said == (
         "[WARN] trials of 2 epochs train for 2 s or less, and noise may hide how fast they are; for a surer answer: -e epochs=10"

@@ -50,15 +50,12 @@ def test_known_plugs(plug, answer):
     assert meter.watts(plug.url) == 31.0
 
 
-def test_an_answer_without_watts(plug):
+def test_answer_without_watts_is_refused(plug):
     plug.answer = {"meters": [], "power": True}
     with pytest.raises(
         LockstepError, match=r'no watts in its answer \{"meters": \[\], "power": true\}; looked for: apower, meters\.0\.power'
     ):
         meter.watts(plug.url)
-
-
-def test_an_answer_that_is_no_json(plug):
     plug.answer = b"<html>"
     with pytest.raises(LockstepError, match=r"/status: no JSON answer \(Expecting value.*\); open that address in a browser"):
         meter.watts(plug.url)
@@ -82,9 +79,6 @@ def test_samples_come_until_the_block_ends(plug, monkeypatch):
         await_until(lambda: len(samples) >= 5, 60, "samples", every=0.01)
     assert {value for _, value in samples} == {7.5}
     await_until(lambda: running >= set(threading.enumerate()), 60, "the end of the thread that takes samples", every=0.01)
-
-
-def test_without_a_plug_nothing_is_asked():
     with meter.metering(None) as samples:
         pass
     assert samples == []
@@ -95,9 +89,6 @@ def test_joules_are_watts_times_seconds():
     assert meter.joules(steady, 0.5, 20.5) == pytest.approx(200.0)
     rising = [(float(second), float(second)) for second in range(31)]
     assert meter.joules(rising, 0.0, 20.0) == pytest.approx(200.0)
-
-
-def test_gap_is_bridged_and_few_answers_are_refused():
     gap = [(float(second), 10.0) for second in range(21) if second not in (7, 8, 9)]
     assert meter.joules(gap, 0.0, 20.0) == pytest.approx(200.0)
     with pytest.raises(LockstepError, match=r"^the meter answered 3 times in 20 s; expected at least one answer in 5 s$"):

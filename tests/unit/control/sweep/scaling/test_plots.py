@@ -207,14 +207,7 @@ def test_times_have_a_centre_with_its_bars(draw, centre, middles, ends, bars):
     assert (low, high > 108) == (0, True)
 
 
-def test_every_measurement_is_a_dot_of_its_own(draw):
-    dots = draw(scaling_plots.times, SWEEP, "median").dots()
-    assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
-    assert len({x for x, _ in dots}) == 6
-    assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
-
-
-def test_one_line_a_scaling(draw):
+def test_incomparable_measurements_are_never_one_line(draw):
     strong = [row(workers, repeat, 50.0, scaling=STRONG) for workers in (1, 2) for repeat in (1, 2)]
     drawn = draw(scaling_plots.times, [*SWEEP, *strong], "median")
     bars = drawn.bars()
@@ -225,15 +218,16 @@ def test_one_line_a_scaling(draw):
         assert getattr(one, look)() != getattr(two, look)()
     assert not set(one.get_xdata()) & set(two.get_xdata())
     assert drawn.axes.get_title(loc="left") == "3 epochs, saved every epoch"
-
-
-def test_incomparable_measurements_are_never_one_line(draw):
     drawn = draw(scaling_plots.times, [row(1), row(1, every=50), row(1, every=50, epochs=1)], "median")
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
         "median, 1 epoch, saved every 50 steps",
         "median, 3 epochs, saved every 50 steps",
     ]
+    dots = draw(scaling_plots.times, SWEEP, "median").dots()
+    assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
+    assert len({x for x, _ in dots}) == 6
+    assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +319,6 @@ def test_many_workers_have_few_whole_ticks(draw):
 
 
 def test_checkpoints_stand_on_a_logarithmic_scale(draw):
-    """Checkpoints stand on a logarithmic scale with the rarest to the right."""
     rows = [row(2, repeat, training=90.0 - every / 100, every=every) for every in (1000, 0, 10, 100) for repeat in (1, 2)]
     drawn = draw(scaling_plots.checkpoints, rows)
     ((at, values, _),) = drawn.bars().values()
@@ -358,19 +351,17 @@ def test_phases_of_a_step_are_stacked(draw):
     assert drawn.says("140")
     top, bottom = (drawn.axes.transData.transform((0, place))[1] for place in (0, 1))
     assert top > bottom
+    assert draw(run_plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
 
 
 def test_phases_are_those_that_workers_record():
     assert tuple(run_plots.PHASES) == tuple(telemetry.PHASES)
 
 
-def test_neighbours_in_a_bar_differ_without_colour():
+def test_neighbours_differ_without_colour():
     looks = [(lightness(colour), hatch) for _, colour, hatch in run_plots.PHASES.values()]
     assert all(one[1] != two[1] or abs(one[0] - two[0]) > 0.2 for one, two in itertools.pairwise(looks))
     assert abs(looks[1][0] - looks[-1][0]) > 0.2
-
-
-def test_neighbouring_lines_differ_without_colour():
     inks = [plotting.line_style(index) for index in range(60)]
     assert len({tuple(ink.values()) for ink in inks}) == 60
     for one, two in itertools.pairwise(inks):
@@ -382,10 +373,6 @@ def test_neighbouring_lines_differ_without_colour():
 def lightness(colour):
     red, green, blue = mpl.colors.to_rgb(colour)
     return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-def test_many_hosts_make_a_taller_picture(draw):
-    assert draw(run_plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
 
 
 def test_history_of_both_splits_with_the_best_epoch(draw):
@@ -403,7 +390,7 @@ def test_history_of_both_splits_with_the_best_epoch(draw):
     assert all(tick == int(tick) for tick in lower.axes.get_xticks())
 
 
-def test_runs_are_compared(draw):
+def test_runs_are_compared_by_any_metric(draw):
     drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
     assert drawn.lines() == {
         "task: best 50.0%, epoch 3": pytest.approx([10, 50, 50]),
@@ -411,9 +398,6 @@ def test_runs_are_compared(draw):
     }
     (legend,) = drawn.figure.legends
     assert [actual.get_text() for actual in legend.get_texts()] == list(drawn.lines())
-
-
-def test_runs_are_compared_by_another_metric(draw):
     drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5), "deep": epochs(0.3)}, decides=Monitor("val_loss", highest=False))
     assert drawn.lines() == {"task: best 1.5000, epoch 2": pytest.approx([3, 1.5]), "deep: best 3.0000, epoch 1": pytest.approx([3])}
     assert drawn.axes.get_ylabel() == "validation loss"

@@ -64,9 +64,10 @@ def test_each_trial_is_a_line_over_all_axes(drawn):
     assert drawn(ROWS, ["rate", "batch", "name"], ACCURACY)[1].read_bytes() == before
 
 
-def test_the_better_end_is_at_the_top(drawn):
+def test_better_end_is_at_the_top(drawn):
     rows = [row(number, value, "val_loss", rate=value) for number, value in enumerate((0.2, 0.5, 0.8))]
     assert [heights[-1] for heights in trials(drawn(rows, ["rate"], LOSS)[0])] == [1, 0.5, 0]
+    assert trials(drawn(ROWS[:1], ["rate"], ACCURACY)[0]) == [[0.5, 0.5]]
 
 
 def test_trial_without_result_is_left_out_and_said(drawn):
@@ -80,10 +81,6 @@ def test_trial_without_result_is_left_out_and_said(drawn):
 def test_hostile_values_are_labels(drawn, value):
     figure, _ = drawn([row(1, 0.5, word=value), row(2, 0.4, word="b")], ["word"], ACCURACY)
     assert sorted(heights[0] for heights in trials(figure)) == [0.25, 0.75]
-
-
-def test_a_single_trial(drawn):
-    assert trials(drawn(ROWS[:1], ["rate"], ACCURACY)[0]) == [[0.5, 0.5]]
 
 
 def test_close_labels_are_thinned(drawn):

@@ -10,18 +10,13 @@ from control.common import configurations
 from control.sweep.scaling.design import Wanted
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
-from trainer.common.errors import ConfigError, LockstepError
+from tests.unit.refusals import refusal_of_typed as refusal
+from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.rundir.launch_record import Host
 
 NOWHERE = Path("/nowhere")
 HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for number in (1, 2, 3)]
-
-
-def refusal(function, *arguments):
-    with pytest.raises(ConfigError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 CHOICE = {
@@ -56,9 +51,13 @@ def test_what_would_make_times_incomparable_is_refused(key):
     )
 
 
-def test_saved_states_have_a_variable_of_their_own():
+def test_settings_that_no_sweep_takes():
     message = refusal(plan_sweep._resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
     assert message == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
+    message = refusal(plan_sweep._resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
+    assert message.startswith(
+        "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,13 +86,6 @@ def test_what_is_measured(options, wanted):
 )
 def test_values_that_are_refused(options, message):
     assert refusal(plan_sweep._wants, options, 3) == message
-
-
-def test_asynchronous_steps_are_not_modelled():
-    message = refusal(plan_sweep._resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
-    assert message.startswith(
-        "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
-    )
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
@@ -152,6 +144,10 @@ def test_continued_sweep_keeps_its_seed_and_adds_hosts(existing):
     known = same(existing)
     assert known["seed"] == 17
     assert known["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"]
+    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17
+    moved = [HOSTS[0], dataclasses.replace(HOSTS[1], address="10.0.0.9")]
+    assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
+    assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
 
 
 def test_no_sweep_is_there_yet(tmp_path):
@@ -181,16 +177,6 @@ def test_another_configuration_is_another_sweep(existing, options, key):
     )
 
 
-def test_other_hosts_are_another_sweep(existing):
-    moved = [HOSTS[0], dataclasses.replace(HOSTS[1], address="10.0.0.9")]
-    assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
-    assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
-
-
-def test_epochs_and_numbers_of_workers_may_differ(existing):
-    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17
-
-
 def test_another_trainer_or_dataset_is_another_sweep():
     known = {"code": "a", "dataset": None}
     plan_sweep._check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
@@ -207,7 +193,6 @@ def network(mbit_s):
 
 
 def test_measured_links_are_written_down(existing):
-    """What the links carry is written down once it was looked at."""
     path = existing / "summary.json"
     run_trials._note_links(path, {})
     assert "mbit_s" not in read_json(path)

@@ -85,7 +85,6 @@ def test_a_trial_that_fails_is_tried_once_more(sweep):
 
 
 def test_trial_that_fails_twice_ends_no_sweep(sweep):
-    """A trial that fails twice is recorded and the sweep goes on."""
     sweep.outcomes = [40.0, None, None, 30.0]
     _run_all(sweep.bench, sweep.line)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "FAILED"), (3, "SUCCEEDED")]
