@@ -45,6 +45,24 @@ class Hasty(probe.Probe):
     connect_s = answer_s = SHORT_S
 
 
+class Sure(probe.Probe):
+    """A probe that waits for nobody else once it has met the hosts that are `present`, and once these have joined it as their leader."""
+
+    @property
+    def deadline(self):
+        present = [rank for rank in self.others if rank in self.params["present"]]
+        met = all(self.pairs[rank]["reachable"] for rank in present)
+        return 0.0 if met and (self.leader != self.rank or len(self.joined) == len(present)) else self._until
+
+    @deadline.setter
+    def deadline(self, value):
+        self._until = value
+
+
+class SureAndHasty(Hasty, Sure):
+    """A probe that soon gives up who says nothing, once it has met the others."""
+
+
 def work(queue, made, given):
     # What the parent's earlier tests left is none of the probe's, and is not taken away meanwhile.
     gc.disable()
@@ -121,9 +139,9 @@ def test_every_pair_meets_once_and_nobody_is_twice_in_a_round(count):
 def test_direct_ports_are_tried_too():
     hosts = [{**host, "direct_port": port} for host, port in zip(cluster(2), free_ports(2), strict=True)]
     assert reached(measure(hosts)) == {0: {"pi1"}, 1: {"pi0"}}
-    with listener() as taken:
+    with listener(greet_back) as taken:
         hosts[1]["direct_port"] = taken
-        actual = measure(hosts, made=Hasty, seconds=SHORT_S)
+        actual = measure(hosts)
     assert actual[1]["listening"].startswith(f"port {taken}: Address already in use, held by ")
     assert (actual[0]["pairs"]["pi1"]["reachable"], actual[0]["pairs"]["pi1"]["port"]) == (False, taken)
     assert actual[1]["pairs"]["pi0"]["reachable"] is True
@@ -215,7 +233,7 @@ def test_bytes_and_seconds_bound_a_measurement():
 def test_a_missing_host_is_named_and_the_others_are_measured(missing):
     hosts = cluster(3)
     here = [rank for rank in range(3) if rank != missing]
-    actual = measure(hosts, here, bandwidth=True, seconds=SHORT_S)
+    actual = measure(hosts, here, made=Sure, bandwidth=True, present=here)
     for rank in here:
         other = next(one for one in here if one != rank)
         gone = actual[rank]["pairs"][f"pi{missing}"]
@@ -264,7 +282,7 @@ def keep_quiet(connection):
 def test_a_stranger_on_a_port_is_not_believed(handle, kind, error):
     with listener(handle) as port:
         hosts = cluster(3, [*free_ports(2), port])
-        actual = measure(hosts, [0, 1], made=Hasty, seconds=SHORT_S)
+        actual = measure(hosts, [0, 1], made=SureAndHasty if kind == "silent" else Sure, present=[0, 1])
     for rank in (0, 1):
         assert actual[rank]["pairs"]["pi2"] == {"reachable": False, "kind": kind, "error": error}
         assert actual[rank]["pairs"][f"pi{1 - rank}"]["reachable"] is True
@@ -273,7 +291,7 @@ def test_a_stranger_on_a_port_is_not_believed(handle, kind, error):
 def test_a_host_whose_port_is_busy_says_so_and_still_measures():
     with listener(greet_back) as port:
         hosts = cluster(3, [port, *free_ports(2)])
-        actual = measure(hosts, bandwidth=True, seconds=SHORT_S)
+        actual = measure(hosts, bandwidth=True)
     assert actual[0]["listening"].startswith(f"port {port}: Address already in use, held by ")
     # The probes were forked from this process, so they hold its listener, too; one may have a lower number.
     holders = {os.getpid(), *(one["pid"] for one in actual.values())}
@@ -306,7 +324,7 @@ def test_an_unknown_name():
 def test_another_host_at_an_address_is_told():
     hosts = cluster(3)
     mistaken = [*hosts[:2], {**hosts[2], "port": hosts[1]["port"]}]
-    actual = measure(hosts, lists={0: mistaken}, seconds=SHORT_S)
+    actual = measure(hosts, lists={0: mistaken})
     assert actual[0]["pairs"]["pi2"] == {"reachable": False, "kind": "wrong_host", "error": "pi1 answers there"}
 
 
