@@ -237,7 +237,7 @@ def test_errors_without_an_end_are_cut_off(followed):
     followed._action._connection._build_command = lambda *_: [
         "/bin/sh",
         "-c",
-        "head -c 2000000 /dev/zero >&2; printf x; exec cat > /dev/null",
+        "head -c 2000000 /dev/zero >&2; printf x; cat > /dev/null",
     ]
     with pytest.raises(HostUnreachable, match="it answers without an end"):
         followed.next(WAIT, 0.0)
