@@ -10,7 +10,8 @@ import numpy as np
 from trainer.network.array_group import ArrayGroup
 from trainer.network.member import Member
 
-TOGETHER_S = 30.0
+TOGETHER_S = 120.0
+"""How long the others wait for a worker that does not come, so that the test fails; a busy disk may take half a minute."""
 
 
 class Worker(ArrayGroup):
@@ -38,6 +39,10 @@ def workers(count: int, hosts: Sequence[str] = "abcdefgh") -> list[Worker]:
 
 
 def together(work: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
-    """The results of calling a function for every worker at once."""
+    """The results of calling a function for every worker at once; an error is the one that kept the others waiting."""
     with ThreadPoolExecutor(len(each[0])) as pool:
-        return list(pool.map(work, *each))
+        futures = [pool.submit(work, *given) for given in zip(*each, strict=True)]
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:
+        raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+    return [future.result() for future in futures]
