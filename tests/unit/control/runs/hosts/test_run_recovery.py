@@ -29,7 +29,7 @@ def test_the_plan_names_the_spares():
     assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 
-def test_a_job_of_slurm_is_neither_asynchronous_nor_elastic():
+def test_slurm_jobs_are_neither_asynchronous_nor_elastic():
     with pytest.raises(ConfigError, match=r"strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: "):
         run_recovery.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
     with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
