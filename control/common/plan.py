@@ -46,7 +46,7 @@ class Plan:
     """The hosts that train, by rank."""
     spares: Sequence[Host] = ()
     apart: Sequence[Host] = ()
-    """Of the `hosts`, those of an asynchronous run that neither hand out steps nor compute any, as the inventory names them."""
+    """Hosts among `hosts` that neither hand out steps nor compute any, in an asynchronous run, as the inventory names them."""
     counts: dict[str, Any] = field(default_factory=dict)
     """Sizes (`schedule.Counts`); empty for a script."""
     parameters: dict[str, int] = field(default_factory=dict)
