@@ -85,7 +85,10 @@ def test_signal_is_heeded_and_old_handlers_come_back():
             os.kill(os.getpid(), number)
             assert ended()
     assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
-    # The first signal ends a block and a second leaves its clean up alone.
+
+
+def test_second_signal_leaves_a_blocks_cleanup_alone():
+    """The first signal ends a block and a second leaves its clean up alone."""
     before, cleaned = signal.getsignal(signal.SIGTERM), []
 
     def work():

@@ -16,12 +16,8 @@ def refusal(command, given):
     return refusal_of_typed(check_variables, command, given, INVENTORY)
 
 
-def test_unknown_name_has_a_hint_if_near():
+def test_hosts_which_ansible_reserves_is_workers_here():
     assert "train.yml takes no such variable (did you mean workers?)" in refusal("train", {"hosts": "node1,node2"})
-    assert refusal("stop", {"zzz": 1}) == "-e zzz=1: stop.yml takes no such variable; it takes: run."
-    assert refusal("train", {"run": "a", "epochs": 1, "worker": 2}).startswith(
-        "-e worker=2: train.yml takes no such variable (did you mean workers?)"
-    )
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -58,6 +54,10 @@ def test_key_given_as_variable_names_set(command, name, hint):
     assert f"-e {name}=1: {command}.yml takes no such variable{hint}; it takes: " in refusal(command, {name: 1})
 
 
+def test_a_name_like_no_other_has_no_hint():
+    assert refusal("stop", {"zzz": 1}) == "-e zzz=1: stop.yml takes no such variable; it takes: run."
+
+
 @pytest.mark.parametrize(
     ("command", "name", "where"),
     [
@@ -69,6 +69,12 @@ def test_key_given_as_variable_names_set(command, name, hint):
 )
 def test_name_of_another_command_says_where_it_belongs(command, name, where):
     assert refusal(command, {name: 1}).endswith(where)
+
+
+def test_one_unknown_name_among_known_ones_is_enough():
+    assert refusal("train", {"run": "a", "epochs": 1, "worker": 2}).startswith(
+        "-e worker=2: train.yml takes no such variable (did you mean workers?)"
+    )
 
 
 def test_value_split_at_spaces_shows_how_to_quote():

@@ -54,15 +54,21 @@ def test_matrix():
         "node02                   940         -         ?",
         "node03                   940       940         -",
     ]
+
+
+def test_matrix_without_bandwidth_and_with_an_unreachable_host():
     network = change_pairs(network_of(NAMES[:2]), {"mbit_s": None}, lambda here, there: True)
     network["node03"] = {"unreachable": "gone"}
     assert report.matrix(network).splitlines()[0] == "delay (ms)    node01    node02"
     assert "bandwidth" not in report.matrix(network)
 
 
-def test_cluster_with_warnings_can_train():
+def test_a_cluster_with_warnings_can_train():
     ok, warn, fail = (Check(level, "n", "x", "y") for level in (OK, WARN, FAIL))
     assert [report.document(those, {}, None)["ok"] for those in ([], [ok], [ok, warn], [warn, fail])] == [True, True, True, False]
+
+
+def test_summary_counts():
     ok, warn, fail = (Check(level, "n", "x", "y") for level in (OK, WARN, FAIL))
     assert report.render([ok]) == "1 host, 1 check: 1 OK, 0 WARN, 0 FAIL; this cluster can train"
     assert report.render([ok, warn, fail]).splitlines()[-1] == "1 host, 3 checks: 1 OK, 1 WARN, 1 FAIL; this cluster can't train"

@@ -51,6 +51,11 @@ def test_copy_of_archive_is_run_and_kept(shared, tmp_path):
     assert run(shared, tmp_path, "-m", "trainer").stdout.startswith("right []"), "an own copy needs no shared folder"
 
 
+def test_exit_codes_pass_through(shared, tmp_path):
+    sha256 = archive(shared[0], code=42)
+    assert run((shared[0], sha256), tmp_path, "-m", "trainer").returncode == 42
+
+
 def test_a_changed_archive_is_not_run(shared, tmp_path):
     archive(shared[0], word="harm")
     done = run(shared, tmp_path, "-m", "trainer")
@@ -83,13 +88,12 @@ def test_no_archive_is_said_so(there, shared, tmp_path):
 
 def test_package_in_the_working_directory_is_not_ours(shared, tmp_path):
     """A package in the working directory is not taken for ours.
+
     Under Slurm that is a folder which all nodes write: `python -m` looks there first.
     """
     (tmp_path / "job" / "trainer").mkdir(parents=True)
     (tmp_path / "job" / "trainer" / "__main__.py").write_text("print('harm')")
     assert run(shared, tmp_path, "-m", "trainer", cwd=tmp_path / "job").stdout.startswith("right")
-    sha256 = archive(shared[0], code=42)
-    assert run((shared[0], sha256), tmp_path, "-m", "trainer").returncode == 42
 
 
 def test_changing_archive_is_run_right_or_not(shared, tmp_path):

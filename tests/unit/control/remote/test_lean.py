@@ -26,6 +26,10 @@ def answer(module, arguments, check_mode=False):
     return json.loads(lines[-1].removeprefix("mark:"))
 
 
+def test_there_are_lean_modules():
+    assert set(LEAN) >= {"worker_claim", "worker_files", "tmux_session"}
+
+
 @pytest.mark.parametrize("module", LEAN)
 def test_a_lean_module_is_small_and_documented(module):
     assert len(modules._payload(module, {}, "m", False)) < 20_000

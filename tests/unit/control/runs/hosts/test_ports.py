@@ -54,13 +54,16 @@ def test_numbers_of_an_inventory_stay():
     assert not free_ports.RESERVED.exists()
 
 
-def test_auto_is_for_both_ports_of_this_machine():
+def test_another_machine_is_asked_for_a_number():
     message = (
         r"worker_port=auto of pi1: ports are chosen only for workers of this machine \(ansible_connection: local\)\. "
         r"Fix: give the host a number, as in worker_port: 12345"
     )
     with pytest.raises(AnsibleFilterError, match=message):
         cluster_hosts({"pi1": {"worker_port": "auto", "ansible_host": "10.0.0.1"}}, ["pi1"])
+
+
+def test_number_for_one_of_two_ports_is_refused():
     message = r"worker_direct_port=7 of w1: with worker_port=auto both are chosen\. Fix: leave it out, or give both a number"
     with pytest.raises(AnsibleFilterError, match=message):
         cluster_hosts({"w1": HOSTS["w1"] | {"worker_direct_port": 7}}, ["w1"])

@@ -63,24 +63,21 @@ def test_five_nodes_keep_the_inventorys_order(index):
     }
 
 
-def test_order_is_the_lists_and_ipv6_in_brackets():
-    assert tf_config(list(reversed(COURSE)), "node02")["task"]["index"] == 0
+def test_one_node_is_a_cluster_of_one():
     assert tf_config([host("only")], "only") == {"cluster": {"worker": ["10.0.0.1:12345"]}, "task": {"type": "worker", "index": 0}}
+
+
+def test_order_is_the_lists_and_not_the_names():
+    assert tf_config(list(reversed(COURSE)), "node02")["task"]["index"] == 0
+
+
+def test_ipv6_addresses_stand_in_brackets():
     assert tf_config([host("a", "fd00::1")], "a")["cluster"]["worker"] == ["[fd00::1]:12345"]
 
 
-def test_places_of_hosts_are_their_own():
+def test_shared_place_names_both_hosts_and_the_mend():
     message = refusal([host("a"), host("b", "10.0.0.2"), host("c", port="12345")])
     assert message == "TF_CONFIG: a, c share 10.0.0.1:12345; give each a worker_address or worker_port of its own"
-    with pytest.raises(AnsibleFilterError, match="no hosts; put at least one in the inventory's group `workers`"):
-        check_hosts([])
-    hosts = cluster_hosts({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.1", "worker_port": 13345}}, ["a", "b"])
-    assert (
-        refusal(hosts)
-        == "TF_CONFIG: a, b share 10.0.0.1:13345; give each a worker_address or worker_port and worker_direct_port of its own"
-    )
-    hosts = cluster_hosts({"a": {"worker_port": 60_000}, "b": {"worker_port": 65_000}}, ["a", "b"])
-    assert refusal(hosts) == "TF_CONFIG: b: direct port 66000 is not a number from 1 to 65535; set worker_direct_port"
 
 
 @pytest.mark.parametrize("address", [None, ""])
@@ -98,6 +95,11 @@ def test_outermost_ports_are_allowed(port):
     assert tf_config([host("a", port=port)], "a")["cluster"]["worker"] == [f"10.0.0.1:{port}"]
 
 
+def test_no_hosts():
+    with pytest.raises(AnsibleFilterError, match="no hosts; put at least one in the inventory's group `workers`"):
+        check_hosts([])
+
+
 def test_address_is_by_worker_then_ansible_then_name():
     variables = {
         "a": {"worker_address": "10.1.0.1", "ansible_host": "a.lan", "worker_port": 2000},
@@ -109,6 +111,16 @@ def test_address_is_by_worker_then_ansible_then_name():
         {"name": "a", "address": "10.1.0.1", "port": 2000, "direct_port": 3000},
         {"name": "b", "address": "b.lan", "port": 12345, "direct_port": 7, "role": "chief"},
     ]
+
+
+def test_a_direct_port_is_nobody_elses():
+    hosts = cluster_hosts({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.1", "worker_port": 13345}}, ["a", "b"])
+    assert (
+        refusal(hosts)
+        == "TF_CONFIG: a, b share 10.0.0.1:13345; give each a worker_address or worker_port and worker_direct_port of its own"
+    )
+    hosts = cluster_hosts({"a": {"worker_port": 60_000}, "b": {"worker_port": 65_000}}, ["a", "b"])
+    assert refusal(hosts) == "TF_CONFIG: b: direct port 66000 is not a number from 1 to 65535; set worker_direct_port"
 
 
 def test_rank_is_the_place_in_the_list():

@@ -23,7 +23,7 @@ def test_when_run_was_launched_is_in_its_record(tmp_path):
 PLAN = Plan(run="old", folder=Path("old"), command="train", typed="-e run=old -e epochs=90", changes=["train.epochs=90 (it has 60)"])
 
 
-def test_only_other_options_of_training_runs_are_refused():
+def test_other_options_for_a_training_run_are_refused():
     assert refusal(refuse_changes, PLAN, ["pi1", "pi2"], "epoch 12 of 60") == (
         "train.epochs=90 (it has 60): run=old is under way on pi1, pi2 (epoch 12 of 60), and such a run keeps the options it was "
         "started with; nothing was changed.\n"
@@ -32,7 +32,10 @@ def test_only_other_options_of_training_runs_are_refused():
         "or wait for its end, then: ansible-playbook train.yml -e run=old -e epochs=90\n"
         "To watch it as it is: ansible-playbook train.yml -e run=old"
     )
-    # Nothing is refused where nothing differs or nobody trains.
+
+
+def test_equal_options_or_an_ended_run_are_accepted():
+    """Nothing is refused where nothing differs or nobody trains."""
     refuse_changes(PLAN, [])
     refuse_changes(replace(PLAN, changes=[]), ["pi1"])
 
@@ -88,6 +91,9 @@ def test_launch_is_over_when_all_or_none_run(begun, tmp_path):
     assert launches._is_noted(other)
     launches.end_all(tmp_path / "runs" / "q")
     assert not launches._is_noted(other)
+
+
+def test_a_sweep_ends_its_trials_itself(begun):
     gone_or_not = begun(parent="sweeps/pi/trials")
     assert not launches._is_noted(gone_or_not)
 

@@ -37,10 +37,12 @@ def test_values_become_texts():
         "A": "0",
         "B": "x",
     }
+
+
+def test_one_more_variable_leaves_others_and_file_alone():
     raw = {"train": {"environment": {"A": "1"}}}
     assert configurations.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
     assert raw == {"train": {"environment": {"A": "1"}}}
-    assert "NUL character" in refusal({"A": "x\0"})
 
 
 @pytest.mark.parametrize("given", [{"A": True}, {"A": None}, {"A": [1]}, {1: "x"}, ["A"], "A=1"])
@@ -67,6 +69,10 @@ def test_what_the_start_script_needs_is_refused(name, of_host):
 def test_what_decides_which_code_runs_is_for_inventory(name):
     assert refusal({name: "x"}).startswith(f"train.environment: {name} decides which programs a host runs; set it in the inventory")
     assert worker_environment.of_host({name: "x"}, "pi1") == {name: "x"}
+
+
+def test_a_nul_character_is_refused():
+    assert "NUL character" in refusal({"A": "x\0"})
 
 
 def test_the_runs_own_win_over_the_hosts():
@@ -120,3 +126,7 @@ def test_a_slurm_job_ends_with_its_runs_code(codes, code, tmp_path):
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert (done.returncode, (tmp_path / "codes").read_text()) == (code, "")
+
+
+def test_scripts_without_any_have_no_such_line():
+    assert worker_environment.exports({}) == ""

@@ -119,14 +119,20 @@ def test_host_is_lost_only_if_enough_went_on(states, after):
     assert tuple(verdict.state for verdict in ends(*states).without_lost(len(states))) == after
 
 
-def test_who_is_lost_does_not_fail_elastic_runs():
+def test_who_waited_in_vain_is_lost_not_failed():
     waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
     assert [Verdicts([*ends("done", "done"), one]).without_lost(3)[2].state for one in (waited, failed)] == ["lost", "failed"]
+
+
+def test_a_spare_counts_if_it_has_trained():
     idle = Verdict("spare", 2, "failed", exit_code=RESTART, step=0)
     assert [one.host for one in Verdicts([*ends("done", "done"), idle]).without_lost(2)] == ["node0", "node1"]
     trained = Verdict("spare", 2, "done", exit_code=0, step=7)
     assert [one.state for one in Verdicts([*ends("done", "gone"), trained]).without_lost(2)] == ["done", "lost", "done"]
     assert [one.state for one in Verdicts([*ends("gone", "done"), trained]).without_lost(2)] == ["gone", "done", "done"], "no majority"
+
+
+def test_an_elastic_run_without_a_host_has_succeeded():
     verdicts = ends("done", "unreachable", "done").without_lost(3)
     assert verdicts.root_cause is None
     assert verdicts.run_state("SUCCEEDED", False) == "SUCCEEDED"

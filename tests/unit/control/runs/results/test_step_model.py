@@ -49,20 +49,26 @@ def test_step_is_slowest_host_plus_exchange_and_delay():
     assert one.efficiency == pytest.approx(one.images_per_s / (128 / 0.5 + 128 / 0.8))
 
 
-def test_exchange_depends_on_links_and_sizes():
+def test_direct_exchange_uses_pairs_and_ring_its_neighbours():
     direct = hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 3)
     ring = hosts(*[timed(0.5, "tensorflow", packed=(0.5, [LARGE], []))] * 3)
     # 4/3 of 10 MB each. The slowest pair of all is b to c, 500 Mbit/s with all sending at once; c to b, 100, is no pair of ours.
     assert direct.sending("packed") == pytest.approx((8e7 * 4 / 3 / 500e6, 2 * 0.0004 / 2))
     assert ring.sending("packed") == pytest.approx((8e7 * 4 / 3 / 500e6, 4 * 0.0009 / 2))
     assert ring.exchanging("packed") == 0.0
+
+
+def test_small_messages_go_to_all_in_one_hop():
     one = hosts(*[timed(0.5, packed=(0.5, [SMALL, SMALL], []))] * 3).sending("packed")
     assert one == pytest.approx((2 * 2 * SMALL * 8e-6 / 500, 2 * 0.0004 / 2))
 
 
-def test_hosts_without_bandwidth_or_method_are_refused():
+def test_several_hosts_without_a_bandwidth():
     with pytest.raises(LockstepError, match=r"^no prediction: no bandwidth was measured between the 2 hosts; run the doctor again$"):
         _step(hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 2, network={"a": {"pairs": {"b": {"rtt_ms": 0.1}}}}), 128)
+
+
+def test_several_hosts_that_share_no_method():
     with pytest.raises(LockstepError, match=r"^no prediction: the hosts timed no common way to send gradients"):
         _step(hosts(timed(0.5, packed=(0.5, [LARGE], [])), timed(0.5, half=(0.5, [LARGE], []))), 128)
 
@@ -74,12 +80,18 @@ def test_gradients_are_compressed_where_auto_compresses_them(large, chosen):
     assert [one.method for one in curve(hosts(answer, answer), 64)] == ["", chosen]
 
 
-def test_what_was_not_timed_is_estimated():
+def test_one_method_is_taken_as_it_is():
     answer = timed(0.5, half=(0.5, [LARGE], [0.0, 0.0]))
     assert _step(hosts(answer, answer), 64).method == "half"
+
+
+def test_untimed_exchange_lies_between_two_timed_ones():
     answer = timed(0.5, packed=(0.5, [SMALL], []))
     answer["methods"]["packed"]["exchange_seconds"] = {"2": 0.1, "4": 0.3}
     assert hosts(*[answer] * 3).exchanging("packed") == pytest.approx(0.2)
+
+
+def test_untimed_host_counts_as_the_usual_one():
     one = dataclasses.replace(hosts(timed(0.4), timed(0.6)), names=NAMES)
     assert one.alone() == [0.4, 0.6, 0.5]
 
@@ -100,12 +112,13 @@ def test_extra_trial_time_is_waiting_in_proportion(three):
     assert with_trial[0] == bare[0]
 
 
-def test_trial_decides_method_but_not_computing(three):
+def test_all_send_as_the_trial_did(three):
     assert [one.method for one in curve(three, 100, Trial("powersgd", 0.9))] == ["", "powersgd", "powersgd"]
+
+
+def test_quicker_trial_makes_no_step_shorter_than_computing(three):
     last = curve(three, 100, Trial("packed", 0.1))[-1]
     assert (last.step_s, last.images_per_s) == (pytest.approx(0.5), pytest.approx(600))
-    # A trial with a method that nobody timed is left out. A worker wrote its name.
-    assert curve(three, 100, Trial("../x", 0.9)) == curve(three, 100)
 
 
 def test_time_that_overlaps_is_no_negative_waiting(three):
@@ -114,6 +127,11 @@ def test_time_that_overlaps_is_no_negative_waiting(three):
     parts = (last.exchange_s, last.wire_s, last.latency_s)
     assert parts == pytest.approx((bare.exchange_s / 2, bare.wire_s / 2, bare.latency_s / 2))
     assert (last.waiting_s, last.compute_s + sum(parts)) == (0.0, pytest.approx(last.step_s))
+
+
+def test_trial_of_an_untimed_method_is_left_out(three):
+    """A trial with a method that nobody timed is left out. A worker wrote its name."""
+    assert curve(three, 100, Trial("../x", 0.9)) == curve(three, 100)
 
 
 def test_links():

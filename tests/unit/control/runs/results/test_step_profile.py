@@ -39,6 +39,13 @@ def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
     assert actual == {"a": [sample(3)], "b": [sample(), sample(2)]}
 
 
+def test_read_takes_earlier_launches_first(tmp_path):
+    write(tmp_path, "a", sample(3))
+    write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
+    write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
+    assert step_profile.read_profiles(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
+
+
 @pytest.mark.parametrize("torn", ["{", json.dumps(sample(9))])
 def test_torn_last_line_is_not_yet_record(torn, tmp_path):
     write(tmp_path, "a", sample(), end=torn)
@@ -51,12 +58,8 @@ def test_line_that_no_worker_writes_is_left_out(line, tmp_path):
     assert step_profile.read_profiles(tmp_path) == {"a": [sample(), sample()]}
 
 
-def test_read_takes_earlier_launches_first(tmp_path):
+def test_a_run_without_workers_has_no_samples(tmp_path):
     assert step_profile.read_profiles(tmp_path) == {}
-    write(tmp_path, "a", sample(3))
-    write(tmp_path, "a", sample(2), name="metrics-1700000200.jsonl")
-    write(tmp_path, "a", sample(1), name="metrics-1700000100.jsonl")
-    assert step_profile.read_profiles(tmp_path) == {"a": [sample(1), sample(2), sample(3)]}
 
 
 def test_ragged_steps_are_left_out(tmp_path):
@@ -75,6 +78,9 @@ def test_median_is_in_milliseconds_by_phase():
     actual = step_profile.median([sample(), sample(2), sample(10, apply=0.0001)])
     assert tuple(actual) == PHASES
     assert list(actual.values()) == pytest.approx([2.0, 100.0, 4.0, 60.0, 4.0])
+
+
+def test_no_samples_no_median():
     assert step_profile.median([]) == {}
     assert step_profile.medians({"a": [], "b": [sample()]}) == {"b": step_profile.median([sample()])}
 

@@ -25,11 +25,15 @@ def left_alone(*actual: WorkerSeen) -> tuple[list[str], list[str]]:
     return looks(actual, [one.host for one in actual]).left_alone()
 
 
-def test_workers_are_left_by_one_that_failed():
+def test_workers_survive_one_that_ended_early():
+    """Workers are left alone by one that ended before its time."""
     assert left_alone(seen("a", alive=True), seen("b", ended=137), seen("c", alive=True)) == (["b"], ["a", "c"])
     assert left_alone(seen("a", alive=True), seen("b")) == (["b"], ["a"])
     assert left_alone(WorkerSeen("b", "unreachable"), seen("c", ended=1)) == (["c"], [])
-    # None is left alone by one that is done or about to start or cannot be asked.
+
+
+def test_departing_or_unasked_worker_leaves_none_alone():
+    """None is left alone by one that is done or about to start or cannot be asked."""
     assert left_alone(seen("a", alive=True), seen("b", alive=True)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", ended=0)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", records=False)) == ([], [])

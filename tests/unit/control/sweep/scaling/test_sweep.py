@@ -36,22 +36,37 @@ def test_what_is_no_list_of_numbers(text):
 def test_too_many_numbers():
     with pytest.raises(ConfigError, match="these are more than 500 numbers; measure fewer"):
         design.numbers("workers", "1-1000000")
+
+
+def test_numbers_may_begin_at_zero():
     assert design.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
 
 
-def test_order_comes_from_the_seed_in_blocks():
+@pytest.mark.parametrize("name", ["../x", "", "a" * 33, "a b", "-a"])
+def test_names_that_are_refused(name):
+    with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
+        store.check_name("sweep", name, design.LONGEST_NAME)
+
+
+def test_every_trial_comes_once_in_repeat_blocks():
     trials = WANTED.order(17)
     assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
         block = trials[5 * repeat - 5 : 5 * repeat]
         assert {trial.repeat for trial in block} == {repeat}
         assert sorted(trial.workers for trial in block) == [1, 2, 3, 4, 5]
+
+
+def test_the_order_comes_from_the_seed():
     assert WANTED.order(17) == WANTED.order(17)
     orders = {tuple(trial.workers for trial in WANTED.order(seed)) for seed in range(20)}
     assert len(orders) == 20
     blocks = [tuple(trial.workers for trial in WANTED.order(seed)[:5]) for seed in range(200)]
     firsts = [block[0] for block in blocks]
     assert all(20 <= firsts.count(n) <= 60 for n in WANTED.workers)
+
+
+def test_more_repeats_keep_order_of_earlier_ones():
     assert dataclasses.replace(WANTED, repeats=5).order(17)[:15] == WANTED.order(17)
 
 
@@ -63,6 +78,9 @@ def test_names_of_runs_are_unique_and_short():
     assert max(map(len, names)) <= 64
     assert Trial("weak", 0, 3, 4, 2).run_name("pi") == "pi.w4-e3-r2"
     assert Trial("strong", 50, 3, 4, 2).run_name("pi") == "pi.s4-c50-e3-r2"
+
+
+def test_labels():
     assert Trial("weak", 0, 3, 1, 2).label == "1 worker, repeat 2"
     assert Trial("weak", 50, 3, 4, 1).label == "4 workers, state saved every 50 steps, repeat 1"
 
