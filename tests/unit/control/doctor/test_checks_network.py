@@ -102,13 +102,16 @@ def test_trouble_of_links_is_one_line(change, where, line):
     assert doctor(network=change_pairs(network_of(), change, where)) == [line]
 
 
-def test_most_telling_reason_is_shown_once():
+def test_of_several_reasons_the_most_telling_is_shown():
     network = change_pairs(network_of(), unreachable("timeout", "timed out"), lambda here, there: there == "node03")
     network["node02"]["pairs"]["node03"] = unreachable("no_route", "No route to host")
     assert doctor(network=network) == [
         "[FAIL] node03  reach  node03 (10.0.0.3:12345) can't be reached from any host: No route to host (limit: reachable). "
         "Fix: is node03 on, and in the same network? On node02: ip route get 10.0.0.3"
     ]
+
+
+def test_a_busy_port_is_told_once():
     network = change_pairs(network_of(), unreachable("stranger", "something else"), lambda here, there: there == "node03")
     network["node03"]["listening"] = "port 12345: Address already in use"
     assert doctor(network=network) == [
@@ -143,14 +146,17 @@ def test_delay_of_a_busy_host_spares_its_cable():
     ]
 
 
-def test_ring_shows_shared_uplinks_not_slow_hosts():
+def test_a_shared_uplink_shows_in_the_ring():
     network = network_of()
     network["node02"]["ring"]["mbit_s"] = 300.0
     assert doctor(network=network) == [
         "[WARN] node02  ring  300 Mbit/s to node03 while all send at once, 940 Mbit/s alone (limit: at least 470 Mbit/s). "
         "Fix: a switch, an uplink or a processor is shared: give every host its own port on one switch"
     ]
-    # A host that is slow anyway is not blamed for the ring as well.
+
+
+def test_slow_host_is_not_blamed_for_the_ring():
+    """A host that is slow anyway is not blamed for the ring as well."""
     network = change_pairs(network_of(), {"mbit_s": 94.0}, lambda here, there: "node03" in (here, there))
     network["node02"]["ring"]["mbit_s"] = network["node03"]["ring"]["mbit_s"] = 90.0
     assert [line.split()[2] for line in doctor(network=network)] == ["bandwidth"]
@@ -168,7 +174,7 @@ def off_by_three(network):
     return change_pairs(network, {"clock_s": 3.0}, lambda here, there: there == "node02")
 
 
-def test_wrong_clock_is_told_once():
+def test_unjudged_clock_is_compared_between_hosts():
     """Hosts see a clock that the control node cannot judge."""
 
     def change(facts):
@@ -178,6 +184,9 @@ def test_wrong_clock_is_told_once():
     assert doctor(change, network=off_by_three(network_of())) == [
         f"[WARN] node02  clock  3.0 s ahead of the other hosts (limit: 1 s). Fix: {SET_CLOCK}"
     ]
+
+
+def test_a_wrong_clock_is_told_once():
     lines = doctor(setting("node02", "time", 1003.6), network=off_by_three(network_of()))
     assert lines == [f"[WARN] node02  clock  3.0 s ahead (limit: 1 s). Fix: {SET_CLOCK}"]
 

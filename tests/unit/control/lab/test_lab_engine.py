@@ -25,30 +25,45 @@ def tools(tmp_path, monkeypatch):
     return put
 
 
-def test_podman_comes_before_docker_if_they_work(tools):
-    tools(docker="exit 0")
-    assert containers.find() == Engine("docker")
-    tools(docker="echo Cannot connect >&2; exit 1")
-    assert containers.find() is None
-    # Docker takes the place of a podman that does not work.
-    tools(podman="exit 1", docker="exit 0")
-    assert containers.find() == Engine("docker")
+def test_podman_comes_first(tools):
     tools(podman="exit 0", docker="exit 0")
     assert containers.find() == Engine("podman")
 
 
-def test_what_podman_says_is_shown(tools):
+def test_docker_where_podman_is_absent(tools):
+    tools(docker="exit 0")
+    assert containers.find() == Engine("docker")
+
+
+def test_docker_client_without_engine_counts_as_absent(tools):
+    tools(docker="echo Cannot connect >&2; exit 1")
+    assert containers.find() is None
+
+
+def test_docker_replaces_a_podman_that_fails(tools):
+    """Docker takes the place of a podman that does not work."""
+    tools(podman="exit 1", docker="exit 0")
+    assert containers.find() == Engine("docker")
+
+
+def test_a_podman_that_does_not_work_says_why(tools):
     tools(podman="echo 'Error: no namespaces' >&2; exit 125")
     assert refusal(containers.find) == "the lab needs containers, and podman does not work here: podman info: Error: no namespaces"
+
+
+def test_a_failing_question_says_what_was_asked(tools):
     tools(podman="echo 'Error: storage is locked' >&2; exit 1")
     with pytest.raises(LockstepError, match=r"^podman ps --all: Error: storage is locked$"):
         Engine("podman").names()
 
 
-def test_an_engine_has_only_the_labs_images(tools):
+def test_an_empty_engine(tools):
     tools(podman="exit 0")
     engine = Engine("podman")
     assert (engine.labs(), engine.names(), engine.networks(), engine.images()) == ([], [], [], [])
+
+
+def test_only_the_labs_images(tools):
     tools(podman="printf '%s\\n' localhost/lockstep-lab:1 localhost/lockstep-lab-base:bookworm debian:bookworm localhost/lockstep-labs:2")
     assert Engine("podman").images() == ["localhost/lockstep-lab:1", "localhost/lockstep-lab-base:bookworm"]
 
@@ -79,40 +94,59 @@ def groups(folder, files):
         path.write_text(text)
 
 
-V1, V2 = "4:memory:/p/n{0}\n1:cpu,cpuacct:/p/n{0}\n0::/p/n/init.scope\n", {"proc/7/cgroup": "0::/p/n/init.scope\n"}
-QUOTA = {"groups/cpu/p/n/cpu.cfs_period_us": "10000\n", "groups/cpu/p/n/cpu.cfs_quota_us": "3800\n"}
-OPEN = {"cpu/p/n/init.scope/cpu.cfs_period_us": "100000", "cpu/p/n/init.scope/cpu.cfs_quota_us": "-1"}
-OPEN |= {"memory/p/n/init.scope/memory.limit_in_bytes": "9223372036854771712"}
-BYTES = {"groups/memory/p/n/memory.limit_in_bytes": "3221225472\n"}
+def test_enforced_limits_of_control_groups_version_1(tmp_path):
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "4:memory:/p/n\n1:cpu,cpuacct:/p/n\n0::/p/n/init.scope\n",
+            "groups/cpu/p/n/cpu.cfs_period_us": "10000\n",
+            "groups/cpu/p/n/cpu.cfs_quota_us": "3800\n",
+            "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
+        },
+    )
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
-@pytest.mark.parametrize(
-    ("files", "limits"),
-    [
-        ({"proc/7/cgroup": V1.format(""), **QUOTA, **BYTES}, [10_000, 3_800, 3 * 2**30]),
-        # The period of a group without a quota means nothing; that of the group with one is taken.
-        (
-            {"proc/7/cgroup": V1.format("/init.scope"), **{f"groups/{name}": f"{text}\n" for name, text in OPEN.items()}, **QUOTA, **BYTES},
-            [10_000, 3_800, 3 * 2**30],
-        ),
-        ({"proc/7/cgroup": V1.format(""), "groups/cpu/p/n/cpu.cfs_quota_us": "-1\n"}, [100_000, 0, 0]),
-        (
-            {
-                **V2,
-                "groups/p/n/init.scope/cpu.max": "max 100000\n",
-                "groups/p/n/cpu.max": "3800 10000\n",
-                "groups/p/n/memory.max": "3221225472\n",
-                "groups/p/memory.max": "max\n",
-            },
-            [10_000, 3_800, 3 * 2**30],
-        ),
-        ({**V2, "groups/p/n/cpu.max": "max 100000\n", "groups/p/n/memory.max": "max\n"}, [100_000, 0, 0]),
-    ],
-    ids=["version 1", "version 1, above the process", "version 1, none", "version 2, above the process", "version 2, none"],
-)
-def test_enforced_limits_of_control_groups(files, limits, tmp_path):
-    groups(tmp_path, files)
-    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == limits
+def test_version_1_limits_may_stand_above_the_process(tmp_path):
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "4:memory:/p/n/init.scope\n1:cpu:/p/n/init.scope\n",
+            "groups/cpu/p/n/init.scope/cpu.cfs_period_us": "100000\n",
+            "groups/cpu/p/n/init.scope/cpu.cfs_quota_us": "-1\n",
+            "groups/cpu/p/n/cpu.cfs_period_us": "10000\n",
+            "groups/cpu/p/n/cpu.cfs_quota_us": "3800\n",
+            "groups/memory/p/n/init.scope/memory.limit_in_bytes": "9223372036854771712\n",
+            "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
+        },
+    )
+    # The period of a group without a quota means nothing; that of the group with one is taken.
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+
+
+def test_no_limits_of_control_groups_version_1(tmp_path):
+    groups(tmp_path, {"proc/7/cgroup": "4:memory:/p\n1:cpu:/p\n", "groups/cpu/p/cpu.cfs_quota_us": "-1\n"})
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+
+
+def test_version_2_limits_may_stand_above_the_process(tmp_path):
+    """Enforced limits of control groups version 2 may stand above the process."""
+    groups(
+        tmp_path,
+        {
+            "proc/7/cgroup": "0::/p/n/init.scope\n",
+            "groups/p/n/init.scope/cpu.max": "max 100000\n",
+            "groups/p/n/cpu.max": "3800 10000\n",
+            "groups/p/n/memory.max": "3221225472\n",
+            "groups/p/memory.max": "max\n",
+        },
+    )
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+
+
+def test_no_limits_of_control_groups_version_2(tmp_path):
+    groups(tmp_path, {"proc/7/cgroup": "0::/p/n\n", "groups/p/n/cpu.max": "max 100000\n", "groups/p/n/memory.max": "max\n"})
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/7/cgroup": "0::/user.slice/of-something-else\n"}])

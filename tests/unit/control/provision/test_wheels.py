@@ -153,13 +153,16 @@ def test_a_missing_or_torn_wheel_is_fetched_again(spoil, index, tmp_path):
     assert actual.gather() == made
 
 
-def test_wheel_that_is_not_the_locks_is_refused(index, tmp_path):
+def test_wheel_that_lock_does_not_name_is_refused(index, tmp_path):
     make_wheel(index, "one")
     actual = gathering(tmp_path, pin("one", A))
     message = refusal(actual.gather)
     assert message.startswith("the wheels for x86_64 and Python 3.11 can't be gathered: ")
     assert message.endswith("or give a folder that holds them: WHEELS=DIR ansible-playbook provision.yml")
     assert actual.complete() is None
+
+
+def test_wheel_that_can_not_be_had_is_named(index, tmp_path):
     with pytest.raises(LockstepError, match=r"No matching distribution found for absent==1.0"):
         gathering(tmp_path, pin("absent", A)).gather()
 

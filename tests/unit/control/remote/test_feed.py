@@ -98,8 +98,11 @@ def test_links_in_a_runs_folder_lead_nowhere(tmp_path, alive, capsys):
     assert told(own, capsys, 60.0, seconds=0.5) == [(0.0, "", "")]
 
 
-def test_host_and_changes_are_heard_of_in_time(tmp_path, alive, capsys):
+def test_a_host_is_heard_of_every_five_seconds(tmp_path, alive, capsys):
     assert told(tmp_path, capsys, 60.0) == [(0.0, "", ""), (5.0, "", ""), (10.0, "", "")]
+
+
+def test_a_change_is_told_once(tmp_path, alive, capsys):
     lines = told(tmp_path, capsys, 0.0, {1.0: lambda: append(tmp_path, "one\n")})
     assert lines == [(0.0, "", ""), (1.0, "one\n", ""), (6.0, "", ""), (11.0, "", "")]
 
@@ -117,15 +120,12 @@ def test_news_of_training_are_gathered(tmp_path, alive, capsys):
     assert lines == [(0.0, '{"kind": "steps"}\n', ""), (4.0, "a\nb\n", ""), (7.0, "c\n", "{}"), (12.0, "", "{}")]
 
 
-def test_sent_program_is_whole_and_told_how_often(followed, monkeypatch):
+def test_the_program_is_told_how_often(followed, monkeypatch):
     seen = []
     monkeypatch.setattr(follow_program, "follow", lambda feed, every: seen.append((feed.name, every)))
     _, sent = followed._program(60.0)
     exec(zlib.decompress(sent).decode().rpartition("\n\n")[2], {"main": follow_program.main, "json": json})
     assert seen == [("metrics.jsonl", 60.0)]
-    tree = ast.parse(follow._source())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert [name for name in imported if name.partition(".")[0] in ("trainer", "control", "plugins")] == []
 
 
 def test_more_than_a_line_takes_comes_in_several(followed, tmp_path, alive):
@@ -261,11 +261,20 @@ def test_a_longer_file_in_its_place_is_new(followed, tmp_path, alive):
     assert (line.begin, line.news) == (0, "a longer line\n")
 
 
-def test_removed_or_read_only_folder_is_told(tmp_path, alive, followed):
-    with read_only(tmp_path):
-        assert Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000).once().folder == "read-only"
+def test_a_removed_folder_is_told(followed, tmp_path, alive):
     append(tmp_path, "one\n")
     assert followed.next(WAIT, 0.0).folder == ""
     (tmp_path / "metrics.jsonl").unlink()
     tmp_path.rename(tmp_path.with_name("elsewhere"))
     assert followed.next(WAIT, 0.0).folder == "removed"
+
+
+def test_a_read_only_folder_is_told(tmp_path, alive):
+    with read_only(tmp_path):
+        assert Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000).once().folder == "read-only"
+
+
+def test_the_sent_program_imports_nothing_of_the_project():
+    tree = ast.parse(follow._source())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert [name for name in imported if name.partition(".")[0] in ("trainer", "control", "plugins")] == []

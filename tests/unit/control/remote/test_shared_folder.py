@@ -70,11 +70,6 @@ def test_what_is_missing_is_sent_once(items):
     again = agree(items)
     assert (again.sent, again.replaced) == ([], [])
     assert len(again._action.commands) == 1, "what is right costs one call"
-    agree(items)
-    for name in ("manifest.json", "data-00000.pack"):
-        os.unlink(f"{items[1].remote}/{name}")
-        assert agree(items).sent == [f"{items[1].remote}/{name}"]
-        assert same(items)
 
 
 def change(path, data=None, keep_time=False):
@@ -98,6 +93,14 @@ def test_what_was_changed_is_sent_anew_and_said(name, keep_time, items, tmp_path
     assert folder.warning().startswith(f"warning: {path}: contents differ from what was published; sent again.")
     assert same(items)
     assert agree(items).replaced == []
+
+
+def test_what_was_removed_is_sent_anew(items):
+    agree(items)
+    for name in ("manifest.json", "data-00000.pack"):
+        os.unlink(f"{items[1].remote}/{name}")
+        assert agree(items).sent == [f"{items[1].remote}/{name}"]
+        assert same(items)
 
 
 def test_dataset_that_was_never_compared_is_read_once(items, tmp_path):
@@ -155,7 +158,10 @@ def test_records_of_run_say_what_was_published(tmp_path):
     actual = Published.launched({**run, "dataset": dataset}, packs)
     assert (actual.code_sha256, actual.manifest, actual.folder, actual.name) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)), "m" * 16)
     assert actual.code == str(tmp_path / "published" / "code" / "trainer-1.zip")
-    # A run of a version without digests is as good as this machines copy.
+
+
+def test_run_without_digests_is_as_good_as_ours(tmp_path):
+    """A run of a version without digests is as good as this machines copy."""
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
     with pytest.raises(LockstepError, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):

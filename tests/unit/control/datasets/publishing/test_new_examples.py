@@ -118,8 +118,6 @@ def test_what_is_no_table_says_what_to_give(here):
     assert "is a table, and the model was trained on arrays: x float32 [3]. Fix: give FILE.py:FUNCTION" in refused("new.csv", ARRAY)
     (here / "none").mkdir()
     assert "there is no CSV or Parquet file in it" in refused("none", TABLE)
-    function(here, "return 1")
-    assert "input=mine.py:old: no such function at the top of the file" in refused("mine.py:old", ARRAY)
 
 
 def function(here, body, parameters=""):
@@ -170,6 +168,11 @@ NARROW = Spec([0], (Leaf("x", "int16", ()),))
 )
 def test_function_that_gives_what_model_does_not_take(here, body, spec, message):
     assert message in refused(function(here, body), spec)
+
+
+def test_a_missing_function_is_named(here):
+    function(here, "return 1")
+    assert "input=mine.py:old: no such function at the top of the file" in refused("mine.py:old", ARRAY)
 
 
 # --- images

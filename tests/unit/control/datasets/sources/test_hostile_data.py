@@ -83,6 +83,9 @@ def test_table_of_too_many_columns_is_refused(place):
         "-e 'set=data.features=[c1,c2]', or put columns of one type into one array [examples, columns] in a function: "
         "-e dataset=FILE.py:FUNCTION"
     )
+
+
+def test_some_of_many_columns_are_read(place):
     table = scan(wide(place, 12), "c0", ["c1", "c199999"]).table
     assert ([str(leaf) for leaf in table.spec.leaves], table.train + table.test) == (["x.c1 int64", "x.c199999 int64", "y int64"], 12)
 
@@ -204,10 +207,13 @@ def test_record_longer_than_any_is_refused(length, left, why, place):
     assert refusal(lambda: list(tfrecords.read_records(path))).startswith(f"{path}: {why}")
 
 
-def test_what_has_many_names_is_short(make_folder):
+def test_record_of_many_features_is_short():
     features = {f"f{number:06d}": None for number in range(MANY)}
     with pytest.raises(DatasetError, match=r"f000000, f000001, .*f000019, 199,980 more$"):
         tfrecords._fields(features, "train.tfrecord", 0)
+
+
+def test_folder_of_many_classes_is_short(make_folder):
     root = make_folder(train={"cat": 1, "dog": 1}, test={"cat": 1, "dog": 1})
     for number in range(2_000):
         (root / "train" / f"n{number:04d}").mkdir()

@@ -25,16 +25,15 @@ def config(**sections):
     return configurations.build({"strategy": {"name": "parameter_server"}, **sections})
 
 
-def test_servers_have_roles_and_ports_of_their_own():
+def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
     assert server_endpoints(parameter_servers.with_roles(HOSTS, [], [])) == {0: "10.0.0.1:12845"}
     assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node3", "node2"], [])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
     assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node9"], [])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
+
+
+def test_a_server_has_a_port_of_its_own():
     assert parameter_servers.with_roles(HOSTS, [], [])[0].ports == [12345, 13345, 12845]
     assert server_endpoints(HOSTS) == {}
-    hosts = [Host(name=name, address=name, port=12345) for name in ("pi1", "pi2", "pi3")]
-    assert host_roles.roles(hosts) == []
-    assert host_roles.roles(parameter_servers.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
-    assert host_roles.roles(parameter_servers.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]
 
 
 def test_a_port_that_leaves_no_room_for_a_server_is_refused_with_the_fix():
@@ -80,13 +79,18 @@ def test_a_model_with_a_step_of_its_own_is_refused():
         parameter_servers.check_model({"own": [], "accumulates": True})
 
 
+def test_the_plan_names_who_does_what():
+    shown = parameter_server_text.roles_text(parameter_servers.with_roles(HOSTS, ["node2", "node3"], []), 2)
+    assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
+
+
 APART = [
     Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345, role=role)
     for number, role in ((4, "ps"), (5, "evaluator"))
 ]
 
 
-def test_hosts_that_are_apart_keep_weights_or_evaluate():
+def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
     hosts = parameter_servers.with_roles(HOSTS, ["node4"], APART)
     assert host_roles.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
     assert server_endpoints(hosts) == {3: "10.0.0.4:12845"}, "the first host need not have a server, too"
@@ -109,10 +113,6 @@ def test_hosts_that_are_apart_keep_weights_or_evaluate():
     assert parameter_server_text.logs(both, "ps") == {"files": {"node2": "ps.log", "node4": "worker.log"}, "hosts": ["node2", "node4"]}
     assert parameter_server_text.logs(both, "evaluator") == {"files": {"node5": "worker.log"}, "hosts": ["node5"]}
     check_hosts(both)
-    assert host_roles.evaluators(HOSTS) == []
-    assert host_roles.evaluators(parameter_servers.with_roles(HOSTS, [], APART)) == ["node5"]
-    shown = parameter_server_text.roles_text(parameter_servers.with_roles(HOSTS, ["node2", "node3"], []), 2)
-    assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,28 @@ def inventory(**groups):
     return {"groups": {"workers": names, **groups}, "hostvars": variables}
 
 
-def test_inventorys_groups_say_who_trains_nothing():
+def test_a_synchronous_run_has_no_evaluators():
+    assert host_roles.evaluators(HOSTS) == []
+    assert host_roles.evaluators(parameter_servers.with_roles(HOSTS, [], APART)) == ["node5"]
+
+
+def test_the_inventorys_groups_say_who_trains_nothing():
     given = inventory(parameter_servers=["node2", "node4"], evaluators=["node5"])
     found = plan_command.inventory(given)
     assert [host.name for host in found.hosts] == ["node1", "node2", "node3"]
     assert found.servers == ["node2", "node4"]
     assert [(host.name, host.role) for host in found.apart] == [("node4", "ps"), ("node5", "evaluator")]
-    with pytest.raises(AnsibleFilterError, match=r"node9: in the inventory's group evaluators, but not in workers. Fix: "):
-        plan_command.inventory(inventory(evaluators=["node9"]))
 
 
 @pytest.mark.parametrize("other", ["spares", "parameter_servers"])
 def test_an_evaluator_does_nothing_else(other):
     with pytest.raises(AnsibleFilterError, match=rf"node5: in the inventory's groups evaluators and {other}, .* Fix: take it out"):
         plan_command.inventory(inventory(evaluators=["node5"], **{other: ["node5"]}))
+
+
+def test_an_evaluator_is_prepared_as_a_worker_is():
+    with pytest.raises(AnsibleFilterError, match=r"node9: in the inventory's group evaluators, but not in workers. Fix: "):
+        plan_command.inventory(inventory(evaluators=["node9"]))
 
 
 def test_logs_of_a_role():
@@ -203,12 +211,15 @@ def test_a_record_that_is_none_is_left_out(tmp_path, line):
     assert parameter_server_text.result(collected(tmp_path, sound | line)) == []
 
 
-def test_other_or_missing_records_break_nothing(tmp_path):
+def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
+    odd = {"epoch": 1, "staleness": [0, 1, 2], "calls": [1], "by_worker": [1, 2, 3, 4, 5]}
+    assert ("computed by", "node2 7%, node3 13%") in parameter_server_text.result(collected(tmp_path, odd))
+
+
+def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
     write_json(tmp_path / "cluster.json", {"hosts": to_plain(HOSTS)})
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
-    odd = {"epoch": 1, "staleness": [0, 1, 2], "calls": [1], "by_worker": [1, 2, 3, 4, 5]}
-    assert ("computed by", "node2 7%, node3 13%") in parameter_server_text.result(collected(tmp_path, odd))
 
 
 def test_staleness_in_words():
@@ -216,3 +227,10 @@ def test_staleness_in_words():
     assert parameter_server_text.staleness({0: 50, 4: 49, 100: 1}) == (
         "median 0, 99% at most 4, largest 100 steps of others between reading and updating the weights"
     )
+
+
+def test_each_host_has_its_roles():
+    hosts = [Host(name=name, address=name, port=12345) for name in ("pi1", "pi2", "pi3")]
+    assert host_roles.roles(hosts) == []
+    assert host_roles.roles(parameter_servers.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
+    assert host_roles.roles(parameter_servers.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]

@@ -150,6 +150,14 @@ def test_run_that_goes_on_is_not_measured_again(scratch):
         plan(scratch, remeasure=True, state="step-000000001.npz")
 
 
+def test_the_loopback_is_never_measured(scratch):
+    assert kept_choices.sending_text(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
+    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
+        "packed",
+        "all workers are on this one machine",
+    )
+
+
 @pytest.mark.parametrize(
     ("addresses", "one"),
     [
@@ -178,11 +186,6 @@ def test_named_or_original_choice_comes_first(scratch):
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
     assert kept_choices.sending_text(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert kept_choices.sending_text(plan(scratch, addresses=["10.0.0.1"])) == ""
-    assert kept_choices.sending_text(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
-    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
-        "packed",
-        "all workers are on this one machine",
-    )
 
 
 @pytest.mark.parametrize(

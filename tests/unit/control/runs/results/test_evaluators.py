@@ -104,11 +104,8 @@ def test_epochs_of_a_run_that_trains_may_change(run, state, more):
     assert show(run, every, [{"confusion": "3.png"}]).splitlines()[0] == f"one on its test images{more}"
 
 
-def test_evaluation_of_nobody_is_none(run):
+def test_epoch_of_an_abandoned_attempt_is_none(run):
     write(run, 4)
-    assert take(run) == []
-    assert not (run / "evaluations.csv").exists()
-    write(run, 1, host="node3")
     assert take(run) == []
     assert not (run / "evaluations.csv").exists()
 
@@ -123,6 +120,12 @@ def test_evaluation_before_a_retraining_does_not_count(run):
     write(run, 1, snapshot_sha256=hashlib.sha256(b"new").hexdigest())
     take(run)
     assert [epoch for epoch, _ in epochs(run)] == [1]
+
+
+def test_what_another_host_wrote_is_not_read(run):
+    write(run, 1, host="node3")
+    assert take(run) == []
+    assert not (run / "evaluations.csv").exists()
 
 
 @pytest.mark.parametrize("metrics", [{"loss": 0.5, "accuracy,\n=cmd()": 1.0}, {"loss": 0.5, "accuracy": 1.0, "f1": 0.5}])

@@ -51,13 +51,9 @@ def test_what_would_make_times_incomparable_is_refused(key):
     )
 
 
-def test_settings_that_no_sweep_takes():
+def test_saved_states_have_a_variable_of_their_own():
     message = refusal(plan_sweep._resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
     assert message == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
-    message = refusal(plan_sweep._resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
-    assert message.startswith(
-        "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
-    )
 
 
 @pytest.mark.parametrize(
@@ -86,6 +82,13 @@ def test_what_is_measured(options, wanted):
 )
 def test_values_that_are_refused(options, message):
     assert refusal(plan_sweep._wants, options, 3) == message
+
+
+def test_asynchronous_steps_are_not_modelled():
+    message = refusal(plan_sweep._resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
+    assert message.startswith(
+        "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
+    )
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
@@ -144,10 +147,6 @@ def test_continued_sweep_keeps_its_seed_and_adds_hosts(existing):
     known = same(existing)
     assert known["seed"] == 17
     assert known["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"]
-    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17
-    moved = [HOSTS[0], dataclasses.replace(HOSTS[1], address="10.0.0.9")]
-    assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
-    assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
 
 
 def test_no_sweep_is_there_yet(tmp_path):
@@ -175,6 +174,16 @@ def test_another_configuration_is_another_sweep(existing, options, key):
     assert refusal(same, existing, options, HOSTS[:2]) == (
         f"sweep=pi: it was measured with another {key}, and the two can't be compared; measure under another name: -e sweep=pi-2"
     )
+
+
+def test_other_hosts_are_another_sweep(existing):
+    moved = [HOSTS[0], dataclasses.replace(HOSTS[1], address="10.0.0.9")]
+    assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
+    assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
+
+
+def test_epochs_and_numbers_of_workers_may_differ(existing):
+    assert same(existing, {"epochs": "1", "workers": "2", "checkpoint_every": "5"}, HOSTS[:2])["seed"] == 17
 
 
 def test_another_trainer_or_dataset_is_another_sweep():
