@@ -82,10 +82,13 @@ def test_link_rates(rate):
     assert lab_inventory.link_rate(rate) == rate.lower()
 
 
-def test_nodes_have_names_and_addresses_of_subnet():
+def test_nodes_have_names_addresses_and_lasting_hardware_addresses():
     made = lab_inventory.nodes([0.38, 0.19], "lab", "10.89.77.0/24")
     assert made[0] == {"name": "node1", "container": "lab-node1", "address": "10.89.77.11", "mac": "02:00:0a:59:4d:0b", "quota": 3_800}
     assert (made[1]["address"], made[1]["quota"]) == ("10.89.77.12", 1_900)
+
+
+def test_a_subnet_has_to_be_one():
     assert refusal(lab_inventory.nodes, [1, 1], "lab", "10.89.77.1/24").startswith(
         "lab_subnet=10.89.77.1/24: 10.89.77.1/24 has host bits set; it must be an IPv4"
     )
@@ -106,18 +109,16 @@ def test_owner_differs_between_two_clones():
     assert lab_inventory.owner("/home/a/lockstep") == lab_inventory.owner("/home/a/lockstep")
 
 
-def test_network_is_free_or_the_own_one():
+def test_the_own_network_is_found():
     assert lab_inventory.check_network(
         "lab", "10.1.0.0/24", MINE, [network("lab", "10.1.0.0/24", MINE)], [{"dst": "10.1.0.0/24", "dev": "br0"}]
     )
+
+
+def test_a_free_network_is_to_be_made():
     others = [network("podman", "10.88.0.0/16")]
     routes = [{"dst": "default", "dev": "eth0"}, {"dst": "192.0.2.0/24", "dev": "eth0"}]
     assert not lab_inventory.check_network("lab", "10.1.0.0/24", MINE, others, routes)
-    shown = refusal(lab_inventory.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
-    assert shown == (
-        "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); give these again, as in "
-        "-e lab_prefix=lab2 -e lab_subnet=10.2.0.0/24, or remove it first: ansible-playbook lab.yml -e state=absent"
-    )
 
 
 @pytest.mark.parametrize(
@@ -139,22 +140,45 @@ def test_a_network_of_others_is_refused(networks, routes, message):
     assert shown == message + "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
 
 
+def test_a_lab_does_not_move():
+    shown = refusal(lab_inventory.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
+    assert shown == (
+        "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); give these again, as in "
+        "-e lab_prefix=lab2 -e lab_subnet=10.2.0.0/24, or remove it first: ansible-playbook lab.yml -e state=absent"
+    )
+
+
 def changes(actual, number=3, names=None):
     wanted = lab_inventory.nodes([0.38] * number, "lab", "10.1.0.0/24")
     return lab_inventory.changes(wanted, LIMITS[2], MINE, actual, names if names is not None else [each["container"] for each in actual])
 
 
-def test_nodes_change_only_where_needed():
+def test_all_is_made_where_nothing_is():
     assert changes([]) == {"create": ["lab-node1", "lab-node2", "lab-node3"], "start": [], "adjust": [], "remove": []}
+
+
+def test_nothing_changes_where_all_is():
     actual = [container(f"lab-node{number}") for number in (1, 2, 3)]
     assert changes(actual) == {"create": [], "start": [], "adjust": [], "remove": []}
+
+
+def test_stopped_changed_surplus_and_missing_nodes():
     actual = [container("lab-node1", running=False), container("lab-node2", limits=[10_000, 5_000, 2**30]), container("lab-node4")]
     assert changes(actual) == {"create": ["lab-node3"], "start": ["lab-node1"], "adjust": ["lab-node2"], "remove": ["lab-node4"]}
+
+
+def test_a_node_that_never_ran_is_made_anew():
     actual = [container("lab-node1", running=False, never_ran=True)]
     assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
-    # A node that was cut off with its machine is made anew.
+
+
+def test_node_cut_off_with_its_machine_is_remade():
+    """A node that was cut off with its machine is made anew."""
     actual = [container("lab-node1", running=False, cut_off=True)]
     assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
+
+
+def test_the_containers_of_another_clone_are_left_alone():
     assert changes([container("lab2-node1", OTHER)])["remove"] == []
 
 
@@ -196,6 +220,9 @@ def test_facts_of_containers_and_networks():
     docker = {"Name": "lab", "Id": "0123456789abcdef", "IPAM": {"Config": [{"Subnet": "10.1.0.0/24"}]}, "Labels": {"a": "b"}}
     assert lab_inventory.network_facts(podman) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
     assert lab_inventory.network_facts(docker) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
+
+
+def test_networks_without_a_subnet():
     assert lab_inventory.network_facts({"Name": "host", "Id": "0" * 12, "IPAM": {"Config": None}, "Labels": None})["subnets"] == []
 
 
@@ -218,6 +245,9 @@ def test_only_the_distributions_own_archives_are_taken():
         "deb http://mirror.example/debian/ bookworm-updates main",
         "deb http://mirror.example/security/ bookworm-security main",
     ]
+
+
+def test_a_machine_without_archives_of_its_release():
     assert refusal(lab_inventory.package_sources, "http://mirror.example/debian/|bullseye|main", "bookworm") == (
         "the lab's image is made of bookworm main, and this machine's apt knows no archive of it; see /etc/apt"
     )
@@ -231,8 +261,11 @@ def test_proxies_of_apt_are_taken_along():
     assert lab_inventory.proxy_environment(lines) == {"http_proxy": "http://proxy.example:3142/"}
 
 
-def test_containers_conf_of_a_machine_with_low_limits():
+def test_no_containers_conf_where_none_is_needed():
     assert lab_inventory.containers_conf(1024, 1024, may_raise=True, needs_runc=False) == ""
+
+
+def test_containers_conf_of_a_machine_with_low_limits():
     assert lab_inventory.containers_conf(20_000, 90_000, may_raise=False, needs_runc=True) == (
         '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=16384:16384"]\n\n[engine]\nruntime = "runc"\n'
     )

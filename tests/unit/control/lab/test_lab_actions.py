@@ -37,10 +37,13 @@ def made(tmp_path):
     }
 
 
-def test_files_are_written_once_with_private_keys(made):
+def test_files_are_written_once(made):
     assert action(lab_files, lab=made) == {"changed": True}
     made["create"] = []
     assert action(lab_files, lab=made) == {"changed": False}
+
+
+def test_keys_are_private_and_differ_between_nodes(made):
     action(lab_files, lab=made)
     key = Path(made["inventory"]) / ".ssh" / "key"
     settings = [Path(made["place"]) / "nodes" / node["name"] / "settings" for node in made["nodes"]]
@@ -50,6 +53,9 @@ def test_files_are_written_once_with_private_keys(made):
     assert settings[0].joinpath("authorized_keys").read_text() == key.with_name("key.pub").read_text()
     known = key.with_name("known_hosts").read_text().splitlines()
     assert known[1].split()[:3] == ["10.1.0.12", *settings[1].joinpath("ssh_host_ed25519_key.pub").read_text().split()[:2]]
+
+
+def test_key_without_its_public_half_is_made_anew(made):
     action(lab_files, lab=made)
     public = Path(made["inventory"]) / ".ssh" / "key.pub"
     public.unlink()
@@ -80,12 +86,21 @@ def command(script, **more):
     return action(lab_command, argv=[sys.executable, "-c", script], doing="building", **more)
 
 
-def test_command_gives_its_lines_or_its_failure():
+def test_a_command_gives_its_lines():
     assert command("print('changed')") == {"changed": True, "code": 0, "lines": ["changed"]}
+
+
+def test_failing_command_is_one_line_with_mend():
     assert refusal(command, "import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)") == (
         "building failed: Error: not permitted (what is half made goes with ansible-playbook lab.yml -e state=absent)"
     )
+
+
+def test_a_command_may_fail():
     assert command("raise SystemExit(3)", may_fail=True) == {"changed": False, "code": 3, "lines": []}
+
+
+def test_a_command_is_ended_in_time():
     assert command("import time; time.sleep(60)", may_fail=True, seconds=0.3)["code"] == -9
 
 
@@ -161,6 +176,14 @@ def removal(plan):
     return lab_ready.removed(Task({"lab": plan}))["show_last"]
 
 
+def test_the_lab_is_shown_with_the_next_commands(made):
+    shown = lab_ready._shown(made).splitlines()
+    assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
+    assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
+    assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
+    assert shown[-1].split(maxsplit=2)[2] == "ansible-playbook lab.yml -e state=absent"
+
+
 def test_a_silent_node_is_named(made, monkeypatch):
     monkeypatch.setattr(lab_ready, "_try", lambda node, user, inventory: "Connection refused" if node["name"] == "node2" else "")
     assert refusal(action, lab_ready, lab=made, user="lockstep", deadline=1) == (
@@ -169,12 +192,7 @@ def test_a_silent_node_is_named(made, monkeypatch):
     )
 
 
-def test_plan_and_lab_are_shown(made):
+def test_a_plan_names_only_what_changes(made):
     quiet = {**made, "packages": [], "start": [], "adjust": [], "remove": [], "image": {"builds": False}}
     assert lab_plan._shown({**quiet, "create": []}) == "Lab: all nodes are there"
     assert lab_plan._shown(quiet) == "Lab: what has to change\n  create  lab-node1, lab-node2"
-    shown = lab_ready._shown(made).splitlines()
-    assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
-    assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
-    assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
-    assert shown[-1].split(maxsplit=2)[2] == "ansible-playbook lab.yml -e state=absent"

@@ -88,11 +88,14 @@ def test_a_host_that_trained_nothing_waits_for_nothing(tmp_path, monkeypatch):
     assert resume.main(str(tmp_path / "none"), str(tmp_path / "shared"), 600) == 0
 
 
-def test_neither_without_shared_folder_nor_as_root(host, capsys, monkeypatch):
+def test_without_the_shared_folder_nothing_is_started(host, capsys):
     (host.shared / "code").rmdir()
     assert host.boot() == 1
     assert started(host) == []
     assert "is not there after 0 s; nothing is started" in capsys.readouterr().err
+
+
+def test_never_as_root(host, monkeypatch, capsys):
     monkeypatch.setattr(resume.os, "geteuid", lambda: 0)
     assert host.boot() == 1
     assert host.ran == []

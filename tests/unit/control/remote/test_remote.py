@@ -104,13 +104,16 @@ def test_what_is_wanted_is_fetched_once(worker):
     assert (here / "checkpoints" / "epoch-0001.keras").read_text() == "of a later chief"
 
 
-def test_only_what_is_asked_for_is_fetched(worker):
-    made, _, here = worker
-    assert made.collect(here, "workers/pi1") == ["metrics.jsonl"]
-    assert [path.name for path in here.iterdir()] == ["workers"]
+def test_a_trials_weights_stay_where_they_are(worker):
     made, _, here = worker
     made.collect(here, without=("checkpoints", "state"))
     assert sorted(path.name for path in here.iterdir()) == ["history.csv", "logs", "workers"]
+
+
+def test_only_a_workers_own_folder(worker):
+    made, _, here = worker
+    assert made.collect(here, "workers/pi1") == ["metrics.jsonl"]
+    assert [path.name for path in here.iterdir()] == ["workers"]
 
 
 def test_an_event_file_grows_in_place(worker):
@@ -127,18 +130,12 @@ def test_an_event_file_grows_in_place(worker):
     assert not list(here.rglob(".part-*"))
 
 
-def test_host_is_heard_and_its_clock_compared(worker):
+def test_a_hosts_clock_is_compared_with_this_machines(worker):
     made, remote, _ = worker
     (remote / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 5.0}')
     seen = made.poll()
     assert abs(seen.ahead) < 1
     assert (seen.exit["ended_at"], seen.records, seen.alive) == (5.0, [{"t": 1.0, **JOINING}], False)
-    made, remote, _ = worker
-    records = remote / "workers/pi1/metrics.jsonl"
-    os.utime(records, (100, 100))
-    assert made.poll().heard > 1e6
-    os.utime(records)
-    assert made.poll().heard < 60
 
 
 def test_new_lines_of_log_come_once_and_whole(worker, alive):
@@ -257,6 +254,15 @@ def test_snapshots_that_are_not_kept_go_here_too(worker):
     (remote / "history.csv").write_text("\n".join([",".join(HISTORY), *rows]) + "\n")
     made.collect(here)
     assert [path.name for path in (here / "checkpoints").iterdir()] == ["epoch-0002.keras"]
+
+
+def test_worker_that_only_touches_its_file_is_heard(worker):
+    made, remote, _ = worker
+    records = remote / "workers/pi1/metrics.jsonl"
+    os.utime(records, (100, 100))
+    assert made.poll().heard > 1e6
+    os.utime(records)
+    assert made.poll().heard < 60
 
 
 def test_last_lines_are_those_of_present_launch(worker):

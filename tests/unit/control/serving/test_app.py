@@ -122,13 +122,16 @@ def test_body_without_end_is_refused_unread(rows):
     assert sent < 3 * app.MOST_BYTES / 2**20, "MiB: the body, what is read after the refusal, and buffers"
 
 
-def test_who_sends_a_huge_body_sees_the_refusal(rows, monkeypatch):
-    status, words = refusal(opening(rows, "Content-Length", str(app.MOST_BYTES + 1)))
-    assert (status, words[:36]) == (413, "the body is larger than 32 MiB; send")
+def test_who_still_sends_sees_the_refusal(rows, monkeypatch):
     monkeypatch.setattr(app, "MOST_BYTES", 2**20)
     for _ in range(2):
         status, answer = rows.ask("/v1/models/rows:predict", b" " * 24 * 2**20)
         assert (status, answer["error"][:36]) == (413, "the body is larger than 1 MiB; send ")
+
+
+def test_a_huge_body_is_told_so(rows):
+    status, words = refusal(opening(rows, "Content-Length", str(app.MOST_BYTES + 1)))
+    assert (status, words[:36]) == (413, "the body is larger than 32 MiB; send")
 
 
 def opening(served, name, value):

@@ -139,11 +139,9 @@ def test_small_body_does_not_become_large_array(body, of, words):
     assert len(str(refused.value)) < 200
 
 
-def test_larger_bodies_and_long_rows_have_own_limits():
+def test_larger_body_may_have_larger_arrays():
     body = json.dumps(LONG).encode().ljust(4 * 2**20)
     assert protocol.request_of("predict", body, WORDS).arrays["x"].nbytes > protocol.FREE_ARRAY_BYTES
-    assert request({"instances": [[1] * 70_000] * 30}, WORDS).block == 7
-    assert request({"instances": [[1]] * 300}, WORDS).block == protocol.BLOCK
 
 
 def test_body_whose_values_take_memory_is_not_parsed(monkeypatch):
@@ -152,6 +150,11 @@ def test_body_whose_values_take_memory_is_not_parsed(monkeypatch):
     for part in (b"[],", b"{},", b"0,"):
         with pytest.raises(BadRequest, match=r"the body would take \d+ MiB once parsed, and at most 1 may; send fewer rows"):
             protocol.request_of("predict", b'{"instances": [' + part * 70_000 + b"0]}", ROWS)
+
+
+def test_long_rows_are_computed_few_at_once():
+    assert request({"instances": [[1] * 70_000] * 30}, WORDS).block == 7
+    assert request({"instances": [[1]] * 300}, WORDS).block == protocol.BLOCK
 
 
 def jpeg(side, scans):
@@ -212,7 +215,7 @@ def test_examples_with_a_context():
             protocol.request_of("regress", body, ROWS)
 
 
-def test_answers_by_row_column_class_and_number():
+def test_answers_by_row_and_by_column():
     one, two = np.array([[1.0], [2.0]]), np.array([b"a", b"b"], object)
     assert predicted({"y": one}, by_row=True) == {"predictions": [[1.0], [2.0]]}
     # As many digits as 32 bits need.
@@ -226,6 +229,9 @@ def test_answers_by_row_column_class_and_number():
         {"b64": "YQ=="},
         {"b64": "Yg=="},
     ]
+
+
+def test_classes_and_numbers():
     pets = model(Leaf("x", "float32", ()), classes=("cat", "dog"))
     assert protocol.answer_of("classify", {"p": np.array([[0.25, 0.75]])}, pets) == {"results": [[["cat", 0.25], ["dog", 0.75]]]}
     assert protocol.answer_of("regress", {"y": np.array([[1.5], [2.0]])}, VECTOR) == {"results": [1.5, 2.0]}

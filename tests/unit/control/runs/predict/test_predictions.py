@@ -76,11 +76,14 @@ def test_the_input_is_not_written_over(tmp_path, asked):
     assert asked(input="in", output="b.csv").output == tmp_path / "b.csv"
 
 
-def test_paths_epoch_and_hosts_are_as_typed(tmp_path, asked):
+def test_paths_are_of_the_typing_folder(tmp_path, asked):
     (tmp_path / "pics").mkdir()
     assert asked(input="pics").given == str(tmp_path / "pics")
     assert asked(input="mine.py:new").given == f"{tmp_path}/mine.py:new"
     assert asked().given == "fashion_mnist"
+
+
+def test_one_epoch_and_only_existing_hosts(asked):
     assert asked().epoch == 2
     assert refusal(asked, epoch="all") == ("epoch=all: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch=2")
     assert (asked().hosts, asked(workers="2").hosts) == (3, 2)
@@ -102,18 +105,27 @@ def test_columns_are_classes_or_outputs():
     assert TABLE.columns == ["row", "fare", "parts_0_0", "parts_0_1", "parts_1_0", "parts_1_1"]
     table = TABLE.table(256, [np.array([[1.5]], np.float32), np.arange(4).reshape(1, 2, 2)])
     assert [column.tolist() for column in table.values()] == [[257], [1.5], [0], [1], [2], [3]]
+
+
+def test_a_class_has_its_name_and_its_number():
     assert JUDGED.columns == ["row", "class", "kind_no", "kind_yes"]
     assert JUDGED.table(0, [np.array([[0.1, 0.9]], np.float32)])["class"].tolist() == ["yes"]
     binary = dataclasses.replace(JUDGED, outputs=[Leaf("fault", "float32", (1,))], classes=[], goals=[Classes(2, 0.5)])
     assert binary.columns == ["row", "class", "fault"]
     assert binary.table(0, [np.array([[0.1], [0.9]], np.float32)])["class"].tolist() == ["0", "1"]
-    # Each of several outputs that is a class has a column for it.
+
+
+def test_each_classifying_output_has_a_column():
+    """Each of several outputs that is a class has a column for it."""
     outputs = [Leaf("kind", "float32", (3,)), Leaf("size", "float32", (1,)), Leaf("fault", "float32", (1,))]
     both = dataclasses.replace(TABLE, outputs=outputs, goals=[Classes(3), None, Classes(2, 0.0)])
     assert both.columns == ["row", "kind_class", "kind_0", "kind_1", "kind_2", "size", "fault_class", "fault"]
     table = both.table(0, [np.array([[0.1, 0.2, 0.7]], np.float32), np.array([[5.0]], np.float32), np.array([[-1.0]], np.float32)])
     assert [column.tolist()[0] for name, column in table.items() if name.endswith("_class")] == ["2", "0"]
     assert table["size"].tolist() == [5.0]
+
+
+def test_names_are_distinct():
     clashing = dataclasses.replace(TABLE, outputs=[Leaf("row", "float32", ()), Leaf("row", "float32", (1,))])
     assert clashing.columns == ["row", "row_2", "row_3"]
 
@@ -141,15 +153,8 @@ def collected(folder):
     return predictions.collected(TABLE, folder, ["pi1", "pi2"])
 
 
-def test_what_hosts_give_is_opened_if_whole(given):
+def test_what_hosts_give_is_opened(given):
     assert [[array.shape for array in arrays] for arrays in collected(given)] == [[(2, 1), (2, 2, 2)], [(1, 1), (1, 2, 2)]]
-    path = give(given, 0, 0, np.zeros((2, 1), np.float32))
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
-        collected(given)
-    path.unlink()
-    with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
-        collected(given)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +180,16 @@ def test_what_is_no_array_runs_no_code(given, content, capsys):
     with pytest.raises(LockstepError, match=r"^pi2: it gave no predictions that can be read \(output-0000.npy: "):
         collected(given)
     assert capsys.readouterr().out == ""
+
+
+def test_missing_array_and_one_cut_off_are_refused(given):
+    path = give(given, 0, 0, np.zeros((2, 1), np.float32))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
+        collected(given)
+    path.unlink()
+    with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
+        collected(given)
 
 
 # --- the file
@@ -272,6 +287,9 @@ def test_first_rows_and_next_commands_are_shown():
     assert shown[4].split() == ["2", "1.0000", "0.1000", "-1.0000"]
     assert shown[8] == "  and 995 more rows"
     assert "ansible-playbook evaluate.yml -e run=r -e epoch=1" in shown[-1]
+
+
+def test_without_file_command_that_writes_one_is_shown():
     prediction, arrays = many(1, 2)
     prediction = dataclasses.replace(prediction, called="input=my table.csv")
     shown = predictions.show(prediction, next(predictions.tables(prediction, arrays)), "", [], 1)
@@ -295,6 +313,9 @@ def test_check_says_what_would_be_written():
     shown = predictions.show(wide, None, "out.csv", [], 2)
     assert shown.startswith("3 rows of input=new.csv by trips, epoch 3, on 2 hosts, to be written to out.csv\n")
     assert "columns: row, a_0, a_1, a_2, a_3, a_4  and 15 more columns" in shown
+
+
+def test_rows_and_columns_left_out_share_a_line():
     wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (6,))], goals=[None])
     first = {name: np.zeros(1) for name in wide.columns}
     assert predictions.show(wide, first, "out.csv", [], 2).partition("\n\n")[0].endswith("\n  and 2 more rows and 1 more column")

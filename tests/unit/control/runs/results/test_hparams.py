@@ -13,6 +13,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from control.common import configurations
 from control.runs.results import hparams
+from control.runs.results.evaluation_table import EvaluationTable
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from tests.unit.refusals import refusal
@@ -93,6 +94,9 @@ def test_hyperparameters_carry_the_names_of_config_yml():
         "optimizer.learning_rate": 0.01,
         "workers": 3,
     }
+
+
+def test_compiled_model_has_its_own_optimizer():
     config = {
         "model": {"name": "own", "file": "mine.py", "function": "build"},
         "optimizer": {"name": "adam", "learning_rate": 0.001},
@@ -136,7 +140,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
     assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
-def test_every_key_is_column_and_five_are_first():
+def test_every_configuration_key_is_a_column():
     """Every key of the configuration is a column even where this run has no value."""
     columns = {info.name: info.type for info in hparams._experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
     known = {name for name, _ in hparams._flat(configurations.to_dict(Config()))}
@@ -155,6 +159,9 @@ def test_every_key_is_column_and_five_are_first():
         "model.fast": truth,
     }
     assert {name: columns[name] for name in expected} == expected
+
+
+def test_five_columns_that_tensorboard_shows_first_are_ours():
     values = hparams.hyperparameters(configurations.to_dict(Config()), 2)
     infos = hparams._experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
@@ -186,6 +193,13 @@ def test_results_stand_at_their_epoch(tmp_path):
 )
 def test_what_is_not_known_is_left_out(summary, tested, tags):
     assert set(hparams._results(Summary.of(summary), tested)) == tags
+
+
+def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
+    path = tmp_path / "evaluations.csv"
+    assert EvaluationTable(path).accuracies == {}
+    write_text(path, EVALUATIONS + "1,test,1,0.1,9,1,x\n2,test,1,0.2,9,1,x\n1,test,1,0.3,9,1,y\n2,train,1,0.9,9,1,y\n")
+    assert EvaluationTable(path).accuracies == {1: 0.3, 2: 0.2}
 
 
 @pytest.mark.parametrize(

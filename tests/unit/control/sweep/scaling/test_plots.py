@@ -351,17 +351,19 @@ def test_phases_of_a_step_are_stacked(draw):
     assert drawn.says("140")
     top, bottom = (drawn.axes.transData.transform((0, place))[1] for place in (0, 1))
     assert top > bottom
-    assert draw(run_plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
 
 
 def test_phases_are_those_that_workers_record():
     assert tuple(run_plots.PHASES) == tuple(telemetry.PHASES)
 
 
-def test_neighbours_differ_without_colour():
+def test_neighbours_in_a_bar_differ_without_colour():
     looks = [(lightness(colour), hatch) for _, colour, hatch in run_plots.PHASES.values()]
     assert all(one[1] != two[1] or abs(one[0] - two[0]) > 0.2 for one, two in itertools.pairwise(looks))
     assert abs(looks[1][0] - looks[-1][0]) > 0.2
+
+
+def test_neighbouring_lines_differ_without_colour():
     inks = [plotting.line_style(index) for index in range(60)]
     assert len({tuple(ink.values()) for ink in inks}) == 60
     for one, two in itertools.pairwise(inks):
@@ -373,6 +375,10 @@ def test_neighbours_differ_without_colour():
 def lightness(colour):
     red, green, blue = mpl.colors.to_rgb(colour)
     return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def test_many_hosts_make_a_taller_picture(draw):
+    assert draw(run_plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
 
 
 def test_history_of_both_splits_with_the_best_epoch(draw):
@@ -390,7 +396,7 @@ def test_history_of_both_splits_with_the_best_epoch(draw):
     assert all(tick == int(tick) for tick in lower.axes.get_xticks())
 
 
-def test_runs_are_compared_by_any_metric(draw):
+def test_runs_are_compared(draw):
     drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
     assert drawn.lines() == {
         "task: best 50.0%, epoch 3": pytest.approx([10, 50, 50]),
@@ -398,6 +404,9 @@ def test_runs_are_compared_by_any_metric(draw):
     }
     (legend,) = drawn.figure.legends
     assert [actual.get_text() for actual in legend.get_texts()] == list(drawn.lines())
+
+
+def test_runs_are_compared_by_another_metric(draw):
     drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5), "deep": epochs(0.3)}, decides=Monitor("val_loss", highest=False))
     assert drawn.lines() == {"task: best 1.5000, epoch 2": pytest.approx([3, 1.5]), "deep: best 3.0000, epoch 1": pytest.approx([3])}
     assert drawn.axes.get_ylabel() == "validation loss"

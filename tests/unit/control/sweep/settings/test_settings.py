@@ -86,16 +86,19 @@ def test_key_is_set_for_all_trials_or_varied():
 # --- which combinations
 
 
-def test_combinations_are_all_in_order_or_drawn():
+def test_every_combination_in_order():
     actual = trial_settings.combinations(trial_settings.parse("seed=1,2;train.batch_size=32,64,128"), None, 1)
     assert [(one["seed"], one["train.batch_size"]) for one in actual] == [(1, 32), (1, 64), (1, 128), (2, 32), (2, 64), (2, 128)]
-    assert sorted(one["seed"] for one in trial_settings.combinations(trial_settings.parse("seed=1,2,3"), 3, 5)) == [1, 2, 3]
-    space = trial_settings.parse(SPACE)
-    assert trial_settings.combinations(space, 20, 7) == trial_settings.combinations(space, 30, 7)[:20]
-    assert trial_settings.combinations(space, 20, 7) != trial_settings.combinations(space, 20, 8)
 
 
 SPACE = "optimizer.learning_rate=log(0.0001,0.1);train.batch_size=32,64;model.filters=int(8,16);optimizer.momentum=uniform(0.5,0.9)"
+
+
+def test_draws_come_from_the_seed_and_extend():
+    """Draws come from the seed and more begin with the same."""
+    space = trial_settings.parse(SPACE)
+    assert trial_settings.combinations(space, 20, 7) == trial_settings.combinations(space, 30, 7)[:20]
+    assert trial_settings.combinations(space, 20, 7) != trial_settings.combinations(space, 20, 8)
 
 
 def test_draws_stay_within_their_ranges():
@@ -130,10 +133,14 @@ def test_too_many_or_too_few(vary, count, message):
     assert refusal(trial_settings.combinations, trial_settings.parse(vary), count, 1).startswith(message)
 
 
+def test_all_of_a_small_space_can_be_drawn():
+    assert sorted(one["seed"] for one in trial_settings.combinations(trial_settings.parse("seed=1,2,3"), 3, 5)) == [1, 2, 3]
+
+
 # --- a trial's configuration
 
 
-def test_each_trial_has_its_configuration_and_name():
+def test_each_trial_has_its_configuration():
     actual = trials("optimizer.learning_rate=0.1,0.01;train.batch_size=32,64")
     assert [(one.optimizer.learning_rate, one.train.batch_size) for one in actual.values()] == [
         (0.1, 32),
@@ -142,11 +149,6 @@ def test_each_trial_has_its_configuration_and_name():
         (0.01, 64),
     ]
     assert {one.model["name"] for one in actual.values()} == {"task_cnn"}
-    names = list(trials("optimizer.learning_rate=0.1,0.01;train.batch_size=32"))
-    assert [re.sub(r"-\w{8}$", "", name) for name in names] == ["pi.0.1-32", "pi.0.01-32"]
-    assert list(trials("train.batch_size=32;optimizer.learning_rate=0.01")) == names[1:]
-    keys = ["optimizer.learning_rate", "optimizer.name", "model.name"]
-    assert list(trial_settings.short_keys(keys).values()) == ["learning_rate", "optimizer.name", "model.name"]
 
 
 def test_another_model_has_only_its_own_options():
@@ -190,6 +192,12 @@ def test_a_batch_size_without_effect():
 # --- names
 
 
+def test_a_run_is_called_by_its_values():
+    names = list(trials("optimizer.learning_rate=0.1,0.01;train.batch_size=32"))
+    assert [re.sub(r"-\w{8}$", "", name) for name in names] == ["pi.0.1-32", "pi.0.01-32"]
+    assert list(trials("train.batch_size=32;optimizer.learning_rate=0.01")) == names[1:]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -214,6 +222,11 @@ def test_hostile_values_stay_in_the_configuration(value):
     assert Settings(one).label.isprintable()
     options = settings_plan.first({"set": "seed=2"}, one)
     assert configurations.parse_set(options["set"]) == {"seed": 2, **one}
+
+
+def test_short_names_are_unique():
+    keys = ["optimizer.learning_rate", "optimizer.name", "model.name"]
+    assert list(trial_settings.short_keys(keys).values()) == ["learning_rate", "optimizer.name", "model.name"]
 
 
 # --- what a sweep is asked for
