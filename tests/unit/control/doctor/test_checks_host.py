@@ -191,19 +191,12 @@ def test_one_home_for_several_hosts():
     assert not [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
 
-def test_taken_ports_beside_workers_are_named():
+def test_taken_port_of_a_server_is_named():
     taken = setting("node02", "server_port", {"number": 12845, "state": "busy", "process": "nginx (812)"})
     assert doctor(taken) == [
         "[FAIL] node02  port  12845 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port, which the "
         "parameter server's follows"
     ]
-    # A direct port that is taken is named unless a run holds both.
-    taken = setting("node02", "direct_port", {"number": 13345, "state": "busy", "process": "nginx (812)"})
-    assert doctor(taken) == [
-        "[FAIL] node02  port  13345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_direct_port"
-    ]
-    held = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1"})
-    assert doctor(lambda facts: (taken(facts), held(facts)), need=Requirement(run="cnn-1")) == []
 
 
 def test_parameter_server_needs_memory_beside_its_worker():
@@ -217,9 +210,22 @@ def test_parameter_server_needs_memory_beside_its_worker():
     assert check.level == OK
 
 
-def test_port_held_by_right_is_fine():
+def test_taken_direct_port_is_named_unless_held():
+    """A direct port that is taken is named unless a run holds both."""
+    taken = setting("node02", "direct_port", {"number": 13345, "state": "busy", "process": "nginx (812)"})
+    assert doctor(taken) == [
+        "[FAIL] node02  port  13345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_direct_port"
+    ]
+    held = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1"})
+    assert doctor(lambda facts: (taken(facts), held(facts)), need=Requirement(run="cnn-1")) == []
+
+
+def test_port_held_for_a_queued_run_is_fine():
     change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
     assert doctor(change, need=Requirement(run="cnn-2", queued=True)) == []
+
+
+def test_port_held_by_the_run_that_is_continued():
     change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
     assert doctor(change, need=Requirement(run="cnn-1")) == []
     assert len(doctor(change, need=Requirement(run="cnn-2"))) == 1
@@ -233,17 +239,13 @@ def test_clock_counts_only_what_is_certain():
     assert (actual.level, actual.value) == (OK, "correct within 8.9 s")
 
 
-def test_what_is_usual_is_no_trouble():
+def test_load_in_a_container_is_not_its_own():
     assert doctor(lambda facts: facts["node02"].update(load=9.0, cpu_quota=0.38)) == []
 
+
+def test_other_processors_may_be_hotter():
     def change(facts):
         facts["node02"].update(model="AMD EPYC", temperature=80.0)
-
-    assert doctor(change) == []
-
-    def change(facts):
-        for actual in facts.values():
-            actual["boot"] = "same"
 
     assert doctor(change) == []
 
@@ -262,7 +264,7 @@ def test_name_as_an_address_that_means_the_loopback():
     ]
 
 
-def test_address_is_of_one_host_and_one_machine():
+def test_two_hosts_with_one_address():
     hosts = inventory()
     hosts[3]["address"] = "10.0.0.2"
 
@@ -273,11 +275,16 @@ def test_address_is_of_one_host_and_one_machine():
         "[FAIL] node04  address  node02 and node04 both have 10.0.0.2:12345 (limit: one worker each). "
         "Fix: give each a worker_address (or ansible_host) of its own in the inventory"
     ]
+
+
+def test_an_address_that_two_machines_claim():
     assert doctor(setting("node04", "address", "all", ["10.0.0.2", "10.0.0.4"])) == [
         "[FAIL] node02  address  10.0.0.2 is also an address of node04 (limit: one machine per address). "
         "Fix: give each machine an address of its own (ip addr shows them)"
     ]
 
+
+def test_one_machine_under_two_addresses():
     def change(facts):
         facts["node04"].update(boot="boot-node02", hostname="node02", name={"addresses": ["10.0.0.4"]})
 
@@ -285,6 +292,14 @@ def test_address_is_of_one_host_and_one_machine():
         "[WARN] node04  address  node02 and node04 are one machine (node02) under two addresses (limit: one machine per host). "
         "Fix: give each a worker_address (or ansible_host) of its own in the inventory"
     ]
+
+
+def test_containers_of_one_machine_are_separate_hosts():
+    def change(facts):
+        for actual in facts.values():
+            actual["boot"] = "same"
+
+    assert doctor(change) == []
 
 
 def test_workers_of_the_local_inventory():

@@ -812,12 +812,6 @@ def test_names_that_look_like_markup_stay_text(written):
     assert "<script>" not in readme[:analysis].replace("`<script>", "")
 
 
-def test_spans_and_escapes():
-    assert list(page._spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
-    assert list(page._spans("`b` and `")) == [(True, "b"), (False, " and `")]
-    assert page._escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
-
-
 @pytest.mark.usefixtures("sketched")
 def test_commands_are_shown_as_they_are_typed(tmp_path, run):
     typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))

@@ -524,19 +524,34 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert set(written) == {"packs", "pets"}, "only what came of the images"
 
 
-def test_launched_run_is_planned_with_what_it_has(ask, existing, make_idx, monkeypatch):
-    """What is typed anew is told beside what it has; batch sizes that the inventory got meanwhile are no change."""
+def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
     monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     made = plan.make_plan(ask(run="old", hosts=HOSTS))
     assert (made.resume, made.counts["global_batch"], made.counts["workers"]) == (True, 128, 3)
+
+
+def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
+    """What is typed anew for a launched run is told with what it has."""
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     assert plan.make_plan(ask(run="old")).changes == []
     assert plan.make_plan(ask(run="old", epochs="3")).changes == []
     assert plan.make_plan(ask(run="old", epochs="90", hosts=HOSTS)).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
     assert plan.make_plan(ask(run="old", set="train.time_limit=60")).changes == ["train.time_limit=60.0 (it has None)"]
     assert plan.make_plan(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}")).changes == []
+
+
+def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
+    """Batch sizes that the inventory got meanwhile are no change."""
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
+    digits = make_idx(train=(0, 1) * 10)
+    config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     sized = [dataclasses.replace(host, batch_size=5) for host in HOSTS[:2]]
     assert plan.make_plan(ask(run="old", hosts=sized)).changes == []
 

@@ -207,7 +207,14 @@ def test_times_have_a_centre_with_its_bars(draw, centre, middles, ends, bars):
     assert (low, high > 108) == (0, True)
 
 
-def test_incomparable_measurements_are_never_one_line(draw):
+def test_every_measurement_is_a_dot_of_its_own(draw):
+    dots = draw(scaling_plots.times, SWEEP, "median").dots()
+    assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
+    assert len({x for x, _ in dots}) == 6
+    assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
+
+
+def test_one_line_a_scaling(draw):
     strong = [row(workers, repeat, 50.0, scaling=STRONG) for workers in (1, 2) for repeat in (1, 2)]
     drawn = draw(scaling_plots.times, [*SWEEP, *strong], "median")
     bars = drawn.bars()
@@ -218,16 +225,15 @@ def test_incomparable_measurements_are_never_one_line(draw):
         assert getattr(one, look)() != getattr(two, look)()
     assert not set(one.get_xdata()) & set(two.get_xdata())
     assert drawn.axes.get_title(loc="left") == "3 epochs, saved every epoch"
+
+
+def test_incomparable_measurements_are_never_one_line(draw):
     drawn = draw(scaling_plots.times, [row(1), row(1, every=50), row(1, every=50, epochs=1)], "median")
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
         "median, 1 epoch, saved every 50 steps",
         "median, 3 epochs, saved every 50 steps",
     ]
-    dots = draw(scaling_plots.times, SWEEP, "median").dots()
-    assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
-    assert len({x for x, _ in dots}) == 6
-    assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

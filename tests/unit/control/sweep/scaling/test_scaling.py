@@ -48,6 +48,11 @@ def test_ragged_last_step_keeps_a_steps_seconds():
     assert actual.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
+@pytest.mark.parametrize(("workers", "share"), [(2, 0.1), (6, 0.1), (7, 0.5 / 6), (51, 0.01)])
+def test_what_a_worker_must_bring(workers, share):
+    assert fitting.worth(workers) == pytest.approx(share)
+
+
 @pytest.mark.parametrize(("seconds", "work"), [(step, WEAK_WORK), (strong_step, STRONG_WORK)])
 def test_without_noise_the_parameters_are_found_exactly(seconds, work):
     actual = fit(trials(seconds(**MIDDLE), work=work), work)

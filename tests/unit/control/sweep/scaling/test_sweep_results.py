@@ -177,6 +177,9 @@ def test_own_work_is_of_the_timed_hosts():
     """Own work is that of the hosts that were timed. Of equal hosts the usual one, of others the slowest; one worker compresses nothing."""
     assert sweep_results._timed_work(TIMED, WEAK_WORK, 3) == pytest.approx({1: 0.08, 2: 0.102, 3: 0.2})
     assert sweep_results._timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
+
+
+def test_host_timed_before_and_after_has_the_mean():
     later = {"node1": times(0.1, 0.12), "node2": times(0.09, 0.124), "node3": times(0.1, 0.22)}
     again = {name: [one, later[name]] for name, one in TIMED["timed"].items()}
     assert sweep_results._timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
@@ -190,13 +193,16 @@ def test_own_work_that_was_not_timed(change, work):
     assert sweep_results._timed_work(TIMED | change, work, 3) == {}
 
 
-def test_works_follow_all_reduce_and_dataset():
+def test_all_reduce_in_use_is_part_of_work():
     chosen = {"reduction": "powersgd", "sent_bytes": 127_528, "transport": "direct", "sums": [43_008, 84_536]}
     work = sweep_results._works(RECORD | chosen)[0]
     assert (work.gradient_bytes, work.transport, work.sums, work.compressed) == (127_528, "direct", (43_008, 84_536), True)
     # 43 kB go whole to each of two workers at most; the rest in two hops.
     assert (work.sent(2).messages, work.sent(2).bytes) == (1 + 2, 43_008 + 84_536)
     assert sweep_results._works(RECORD)[0].compressed is False
+
+
+def test_images_of_a_step_follow_the_dataset():
     assert sweep_results._works(RECORD) == [WEAK_WORK, STRONG_WORK]
     older = {name: value for name, value in RECORD.items() if name != "train_images"}
     assert [work.train_images for work in sweep_results._works(older)] == [0, 0]
@@ -324,7 +330,10 @@ def test_split_has_a_bar_for_every_host():
     actual = sweep_results._profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
     assert list(actual) == ["1 worker: a", "2 workers: a", "2 workers: b"]
 
-    # Of many bars only the slowest host is shown at each number.
+
+def test_of_many_bars_only_the_slowest_shows():
+    """Of many bars only the slowest host is shown at each number."""
+
     def phases(own):
         return {"input": 0.0, "forward_backward": own, "compression": 0.0, "all_reduce": 99.0 - own, "apply": 0.0}
 

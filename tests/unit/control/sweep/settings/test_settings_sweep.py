@@ -325,16 +325,6 @@ def test_best_comes_first_in_the_metrics_direction():
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5), RECORD, None).rows] == [0.9, 0.5, 0.2]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5, metric="val_loss"), RECORD, None).rows] == [0.2, 0.5, 0.9]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, metric="val_score"), RECORD, "min:val_score").rows] == [0.2, 0.9]
-    # A best value at the end of those tried is named.
-    assert settings_results.rank(rates(0.9, 0.8, 0.7), RECORD, None).answer == (
-        "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2. "
-        "learning_rate=1 is the largest that was tried; a larger one may be better."
-    )
-    assert "tried" not in settings_results.rank(rates(0.7, 0.9, 0.8), RECORD, None).answer
-    assert "tried" not in settings_results.rank(rates(0.9, 0.8), RECORD, None).answer
-    assert "tried" not in settings_results.rank(rates(0.9, 0.8, 0.7), RECORD | {"drawn": 3}, None).answer
-    answer = settings_results.rank([*rates(0.9, 0.9, 0.7), replace(rates(0.9)[0], state="FAILED")], RECORD | {"drawn": 3}, None).answer
-    assert answer == "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2; 1 other trial reached the same."
 
 
 def test_what_has_no_result_comes_last():
@@ -352,6 +342,25 @@ def test_what_has_no_result_comes_last():
         ("curves", "ansible-playbook tensorboard.yml"),
         ("try the failed again", "ansible-playbook sweep.yml -e sweep=pi"),
     ]
+
+
+def test_best_value_at_the_border_is_named():
+    """A best value at the end of those tried is named."""
+    assert settings_results.rank(rates(0.9, 0.8, 0.7), RECORD, None).answer == (
+        "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2. "
+        "learning_rate=1 is the largest that was tried; a larger one may be better."
+    )
+    assert "tried" not in settings_results.rank(rates(0.7, 0.9, 0.8), RECORD, None).answer
+    assert "tried" not in settings_results.rank(rates(0.9, 0.8), RECORD, None).answer
+    assert "tried" not in settings_results.rank(rates(0.9, 0.8, 0.7), RECORD | {"drawn": 3}, None).answer
+
+
+def test_trials_that_reached_the_same_are_counted():
+    answer = settings_results.rank([*rates(0.9, 0.9, 0.7), replace(rates(0.9)[0], state="FAILED")], RECORD | {"drawn": 3}, None).answer
+    assert answer == "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2; 1 other trial reached the same."
+
+
+def test_nothing_has_succeeded():
     failed = row("pi.a", {"optimizer.learning_rate": 9.0}, "FAILED", reason="node1: gone")
     assert refusal(settings_results.rank, [failed], RECORD, None) == (
         "sweep=pi: no trial has succeeded yet (1 failed, their output is in sweeps/pi/logs; pi.a: node1: gone). Fix that, then: "
