@@ -556,9 +556,9 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     assert plan.make_plan(ask(run="old", hosts=sized)).changes == []
 
 
-def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
+def test_an_unknown_model_is_refused_without_building_it(ask, make_folder, monkeypatch):
     monkeypatch.setattr(model_size, "_parameters", lambda *_: pytest.fail("built"))
-    assert refusal(plan.make_plan, ask(set="model.name=lectur_cnn")).startswith(
+    assert refusal(plan.make_plan, ask(dataset=str(make_folder()), set="model.name=lectur_cnn")).startswith(
         "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
     )
 

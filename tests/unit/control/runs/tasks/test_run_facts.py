@@ -8,6 +8,7 @@ from control.common import command_line, project
 from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.published import Published
+from control.runs.launch import launches
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
 from trainer.common.errors import ConfigError
@@ -44,6 +45,7 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
 
 def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "PRIVATE", tmp_path / "private")
+    monkeypatch.setattr(launches, "BEGUN", tmp_path / "launches")
     hosts = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345) for rank in (1, 2, 3)]
     plan = to_plain(Plan(run="one", folder=tmp_path / "one", hosts=hosts[:2], spares=hosts[2:], nonce="n"))
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
