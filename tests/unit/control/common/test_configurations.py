@@ -4,7 +4,6 @@ import pytest
 
 from control.common import configurations
 from tests.unit.refusals import refusal_of_typed as refusal
-from trainer.common import suggest
 from trainer.common.errors import ConfigError
 from trainer.config import loading
 
