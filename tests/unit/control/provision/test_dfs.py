@@ -54,10 +54,13 @@ def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, serv
     assert actual["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
 
 
-def test_hosts_part_decides_mounts_and_packages():
+def test_server_mounts_from_itself_and_others_from_first():
     assert (part(5, "pi2")["source"], part(5, "pi2")["backups"]) == ("10.0.0.2:/lockstep", ["10.0.0.1", "10.0.0.3"])
     assert (part(5, "pi5")["source"], part(5, "pi5")["backups"]) == ("10.0.0.1:/lockstep", ["10.0.0.2", "10.0.0.3"])
     assert part(1, "pi1")["backups"] == []
+
+
+def test_packages_follow_the_hosts_part():
     assert part(5, "pi3")["packages"] == ["glusterfs-server", "openssl"]
     assert part(5, "pi4")["packages"] == ["glusterfs-client", "openssl"]
 
@@ -126,17 +129,17 @@ def test_mounted_once_with_line_and_unit_own(mounts):
     assert mount(mounts) == []
 
 
-def test_mount_is_mended(mounts):
+def test_other_servers_replace_the_line(mounts):
+    mount(mounts)
+    assert mount(mounts, backups=[]) == ["write the line of /etc/fstab"]
+    assert mounts.fstab.read_text().count("glusterfs defaults") == 1
+
+
+def test_a_mount_whose_process_died_is_made_anew(mounts):
     mount(mounts)
     mounts.dead = True
     assert mount(mounts) == ["mount anew"]
     assert mounts.dead is False
-    mount(mounts)
-    mounts.mounted = None
-    assert mount(mounts) == ["mount"]
-    mount(mounts)
-    assert mount(mounts, backups=[]) == ["write the line of /etc/fstab"]
-    assert mounts.fstab.read_text().count("glusterfs defaults") == 1
 
 
 def test_mount_from_before_tls_is_made_anew(mounts, monkeypatch):
@@ -158,6 +161,12 @@ def test_the_process_of_a_mount_is_recognised(monkeypatch, mounts):
     assert dfs_mount._Mount(mounts.module())._old()
     argv[-2] = "/mnt/other"
     assert not dfs_mount._Mount(mounts.module())._old()
+
+
+def test_a_mount_that_is_gone_comes_back(mounts):
+    mount(mounts)
+    mounts.mounted = None
+    assert mount(mounts) == ["mount"]
 
 
 def test_a_folder_with_files_is_not_hidden(mounts):
@@ -225,13 +234,11 @@ def contents(action, path, **options):
     return Module(path=str(path), action=action, **{**defaults, **options})
 
 
-def test_token_written_here_is_read_there(tmp_path, monkeypatch):
+def test_token_written_here_is_read_there_and_removed(tmp_path):
     ended(dfs_contents, contents("write", tmp_path))
     assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
     ended(dfs_contents, contents("forget", tmp_path))
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(dfs_contents.time, "sleep", lambda _: (tmp_path / ".lockstep-token-t1").write_text("t1"))
-    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
 
 
 def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
@@ -243,19 +250,33 @@ def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
         "Every host must have the same folder there: mount the shared one (NFS, CephFS, ...), "
         "or let provision.yml make one: dfs_kind: glusterfs"
     )
+
+
+def test_token_of_another_try_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     (tmp_path / ".lockstep-token-t1").write_text("old")
     assert "(it reads something else)" in failed(dfs_contents, contents("read", tmp_path))
 
 
-def test_only_a_local_folder_is_made(tmp_path):
+def test_a_token_that_comes_late_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(dfs_contents.time, "sleep", lambda _: (tmp_path / ".lockstep-token-t1").write_text("t1"))
+    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
+
+
+def test_folder_below_an_absent_mount_is_not_written(tmp_path):
     assert failed(dfs_contents, contents("write", tmp_path, kind="glusterfs")) == (
         f"pi2: nothing is mounted on dfs_path={tmp_path}; run provision.yml again, or: sudo mount {tmp_path}"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
     assert f"pi2: dfs_path={tmp_path}/x can't be written to: No such file or directory." in failed(
         dfs_contents, contents("write", tmp_path / "x")
     )
+
+
+def test_a_local_folder_is_made(tmp_path):
     ended(dfs_contents, contents("write", tmp_path / "new", kind="local"))
     assert (tmp_path / "new" / ".lockstep-token-t1").is_file()
 
@@ -273,6 +294,7 @@ def test_only_our_folders_are_emptied(tmp_path):
 
 
 def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
+    """State of runs under slurm is kept and an empty folder of it is not."""
     (tmp_path / "slurm" / "my-run" / "state").mkdir(parents=True)
     (tmp_path / "slurm" / "my-run" / "state" / "step-20").touch()
     (tmp_path / "slurm" / "gone" / "state").mkdir(parents=True)
@@ -527,10 +549,13 @@ def test_a_volume_is_made_once(pool):
     assert (again["changed"], "show" in again) == (False, False)
 
 
-def test_changed_volume_is_mended_while_it_runs(pool):
+def test_a_stopped_volume_with_other_addresses_is_mended(pool):
     make(pool)
     pool.volume.update(status="Stopped", options={**OPTIONS, "auth.allow": "*"})
     assert make(pool) == ["let the cluster's hosts in", "start the volume"]
+
+
+def test_joining_host_is_let_in_while_volume_runs(pool):
     make(pool)
     assert make(pool, names=["pi1", "pi4", "pi5"]) == ["let the cluster's hosts in"]
     assert pool.volume["options"]["auth.ssl-allow"] == "pi1,pi4,pi5"
@@ -547,6 +572,15 @@ def test_volume_without_tls_is_restarted_with_it(missing, pool):
     assert make(pool) == []
 
 
+def test_a_server_that_does_not_answer_is_named(pool):
+    pool.refuses = ["10.0.0.3"]
+    message = failed(gluster_volume, pool.module())
+    assert "10.0.0.3 can't be taken into GlusterFS's pool: peer probe: failed" in message
+    assert message.endswith("Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?")
+    pool.refuses = []
+    assert make(pool)[0] == "take in 10.0.0.3"
+
+
 def test_a_server_that_does_not_join_is_named(pool):
     pool.connected = "0"
     assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume, pool.module())
@@ -557,6 +591,9 @@ def test_only_a_volume_made_here_is_dissolved(pool):
     assert unmake(pool) == ["delete the volume lockstep", "let 10.0.0.2 go", "let 10.0.0.3 go"]
     assert (pool.volume, pool.peers, pool.record.parent.exists()) == (None, [], False)
     assert unmake(pool) == []
+
+
+def test_a_volume_that_was_there_before_stays(pool):
     pool.peers, pool.volume = ["10.0.0.2", "10.0.0.3"], {"bricks": ["10.0.0.9:/old"], "options": {}, "status": "Started"}
     made = ended(gluster_volume, pool.module())
     assert made["did"] == ["let the cluster's hosts in", "encrypt the volume", "start the volume"]
@@ -565,23 +602,20 @@ def test_only_a_volume_made_here_is_dissolved(pool):
     assert pool.volume["bricks"] == ["10.0.0.9:/old"]
 
 
-def test_silent_server_is_named_and_others_recorded(pool):
+def test_what_is_made_is_recorded_before_next_step(pool):
     pool.refuses = ["10.0.0.3"]
     failed(gluster_volume, pool.module())
     assert json.loads(pool.record.read_text()) == {"peers": ["10.0.0.2"]}
     assert unmake(pool) == ["let 10.0.0.2 go"]
-    pool.refuses = ["10.0.0.3"]
-    message = failed(gluster_volume, pool.module())
-    assert "10.0.0.3 can't be taken into GlusterFS's pool: peer probe: failed" in message
-    assert message.endswith("Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?")
-    pool.refuses = []
-    assert make(pool)[0] == "take in 10.0.0.3"
 
 
-def test_checked_volume_touches_nothing(pool):
+def test_a_checked_volume_touches_nothing(pool):
     assert make(pool, check_mode=True)[-1] == "start the volume"
     assert (pool.volume, pool.peers) == (None, [])
     assert make(pool, check_mode=True, programs=[]) == ["create the volume"]
+
+
+def test_checked_volume_does_not_need_daemon_to_run(pool):
     module = pool.module(check_mode=True)
     module.answers["gluster --mode=script peer status"] = (1, "", "Connection failed.")
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed.")

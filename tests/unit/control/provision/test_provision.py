@@ -23,7 +23,7 @@ from control.provision.tasks import report as provision_report
 from control.provision.tasks import settings as provision_settings
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
-from tests.unit.refusals import refusal_of_typed as message
+from trainer.common.errors import ConfigError
 from trainer.common.plain_values import from_plain
 from trainer.rundir.launch_record import Host
 
@@ -58,13 +58,18 @@ def members(count=5):
 SIX = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
 
 
+def message(function, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
 def test_good_host_is_accepted_with_its_target():
+    """A good host is not refused and its target is known."""
     actual = look()
     assert refused(actual) == []
     assert (actual.target.key, actual.target.python, actual.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
     assert actual.fact()["system"] == "Debian GNU/Linux 12 (bookworm)"
-    actual = findings.Look.of("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
-    assert actual.python == ("/usr/bin/python3.12", "3.12.3")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,11 @@ def test_pythons_that_do_not_do(python, shown):
     assert shown in problem
 
 
+def test_the_first_python_that_does_is_taken():
+    actual = findings.Look.of("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    assert actual.python == ("/usr/bin/python3.12", "3.12.3")
+
+
 @pytest.mark.parametrize(
     ("actual", "options"),
     [
@@ -148,10 +158,14 @@ def test_what_does_not_matter_is_not_refused(actual, options):
     assert refused(actual, **options) == []
 
 
-def test_hosts_share_number_but_no_home():
+def test_the_user_must_have_one_number_everywhere():
     assert findings.shared_refusals({"pi1": look(), "pi2": look()}) == []
     (problem,) = findings.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
     assert problem.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
+
+
+def test_one_home_for_several_hosts_is_refused():
+    """One home for several hosts is no place for their workers."""
     own = {"root_path": "/home/pi/lockstep", "root_on": "ext4 /dev/sda1"}
     home = {"root_path": "/home/pi/lockstep", "root_on": "nfs4 files:/home"}
     assert findings.folder_refusals({"pi1": look(**own), "pi2": look(**own), "pi3": look(**home)}) == []
@@ -203,6 +217,7 @@ def test_what_takes_root(changed, kind, firewall, needed):
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
 def test_refused_sudo_password_says_where_one_is_needed(sudo):
+    """A password that sudo does not take is told where one is needed."""
     actual = look(sudo="password")
     actual.sudo_reason = "Incorrect sudo password"
     assert refused(actual, password=True) == [
@@ -287,14 +302,20 @@ def test_the_script_sees_this_machine(seen, tmp_path):
     assert not (tmp_path / "it's a").exists()
 
 
-def test_the_script_sees_what_is_in_the_folder(seen, tmp_path):
+def test_the_script_sees_whose_the_folder_is(seen, tmp_path):
     (tmp_path / "venv").mkdir()
     assert seen(tmp_path).values["root"] == "own"
     assert seen(tmp_path).values["root_uid"] == str(os.getuid())
     assert "venv" not in seen(tmp_path).values
     (tmp_path / "venv" / "lockstep.stamp").touch()
     assert seen(tmp_path).values["venv"] == "yes"
+
+
+def test_the_script_sees_whether_this_python_makes_environments(seen, tmp_path):
     assert (seen(tmp_path).venvs == [sys.executable]) is (importlib.util.find_spec("ensurepip") is not None)
+
+
+def test_the_script_sees_an_installation_that_was_killed(seen, tmp_path):
     record = str(tmp_path / "packages.json")
     assert "record" not in seen(tmp_path / "root").values
     lockstep_files.Record(record).write({"installed": ["a"], "pending": ["b"]})
@@ -338,13 +359,16 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
     assert message(provision_plan._addresses, ["pi9"]).startswith("pi9 does not resolve on this machine (Name or service not known); set")
 
 
-def test_members_have_own_address_and_port():
+def test_two_hosts_with_one_address_are_refused():
     twice = [*(from_plain(Host, one) for one in members(2)), Host(name="pi9", address="10.0.0.1", port=12346)]
     assert message(provision_plan._check_members, twice, "present") == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
     assert message(provision_plan._check_members, [], "absent").startswith("no hosts; put at least one")
-    # A port that is no number is refused before the firewall needs it.
+
+
+def test_port_that_is_no_number_is_refused():
+    """A port that is no number is refused before the firewall needs it."""
     right, wrong = (from_plain(Host, one) for one in members(2))
     hosts = [right, dataclasses.replace(wrong, port="12345x", direct_port="12345x")]
     provision_plan._check_members(hosts, "absent")
@@ -432,7 +456,7 @@ def test_further_addresses_are_checked():
     assert message(provision_settings._network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
 
 
-def test_rows_say_what_was_done_and_stays():
+def test_a_row_says_what_was_done():
     host = {"machine": "aarch64", "python_version": "3.11.2", "root_refused": ""}
     plan = {"kind": "glusterfs", "firewall": True, "addresses": ["a", "b"]}
     both = {"path": "/mnt/x", "resumes": {"pi1": {"resumes": "resumes"}}}
@@ -441,15 +465,6 @@ def test_rows_say_what_was_done_and_stays():
     dfs = "glusterfs on /mnt/x"
     assert provision_report._row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", dfs, "2 addresses", "resumes"]
     assert provision_report._row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", dfs, "off", "resumes"]
-    host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
-    plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
-    actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
-    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
-    actual = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
-    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
-    packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
-    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
-    assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
 @pytest.mark.parametrize(
@@ -462,7 +477,23 @@ def test_rows_say_what_was_done_and_stays():
     ],
 )
 def test_row_says_why_a_restart_stops_a_host(made, refused, shown):
+    """A row says why a host does not go on after a restart."""
     assert provision_report._resumes(made, {"root_refused": refused}) == shown
+
+
+def test_in_check_mode_rows_say_what_would_happen():
+    host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
+    plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
+    actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
+    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
+    actual = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
+    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
+
+
+def test_what_stays_on_a_host_is_named():
+    packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
+    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
+    assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 
 @pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "recovery", "python_env"])

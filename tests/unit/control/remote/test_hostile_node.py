@@ -353,12 +353,8 @@ STEP_TIME = {
 }
 
 
-def test_what_a_worker_writes_is_read():
+def test_a_step_time_is_read():
     assert worker_files.step_time(json.dumps(STEP_TIME), "pi1") == STEP_TIME
-    outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
-    assert worker_files.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
-    output = {"name": "kind", "classes": ["a", "b"], "confusion": [[1, 1], [0, 2]], "mistakes": [MISTAKE]}
-    assert worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [output]}))["outputs"] == [output]
 
 
 CALIBRATION = {"counts": [1, 3], "predicted": [0.1, 0.7], "observed": [0, 0.7], "error": 0.1, "brier": 0.2}
@@ -378,6 +374,16 @@ EVALUATION = {
     "evaluated_at": "now",
     "outputs": [KINDS, SIZES, {"name": "c", "why": "it has no loss of its own"}],
 }
+
+
+def test_evaluation_is_read_with_names_fit_for_terminal():
+    outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
+    assert worker_files.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
+
+
+def test_wrongly_classified_pictures_are_read():
+    output = {"name": "kind", "classes": ["a", "b"], "confusion": [[1, 1], [0, 2]], "mistakes": [MISTAKE]}
+    assert worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [output]}))["outputs"] == [output]
 
 
 def test_no_name_of_an_output_becomes_a_path():
@@ -488,6 +494,7 @@ def test_prediction_fetches_asked_outputs_of_bounded_size(node, warned):
 
 
 def test_foreign_prediction_is_no_part_of_the_run(node, warned):
+    """What another command predicts is no part of the run."""
     worker, there, here = node
     for name in ("output-0000.npy", "data/rows.npy", "worker.log"):
         (there / "predict" / name).parent.mkdir(parents=True, exist_ok=True)

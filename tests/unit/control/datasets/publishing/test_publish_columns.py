@@ -17,8 +17,8 @@ from control.report import trained
 from control.runs.planning import host_needs, model_size, plan, plan_request, resolve
 from control.runs.show import plan_text
 from tests.unit import forked
-from tests.unit.refusals import refusal
 from tests.unit.samples import flip_a_bit
+from trainer.common.errors import LockstepError
 from trainer.data import manifest
 from trainer.data.columns import open_columns
 from trainer.data.spec import Leaf, Spec
@@ -55,10 +55,11 @@ def published(source, packs="packs"):
 
 
 def refused(work, *arguments):
-    message = refusal(work, *arguments)
-    assert len(message) < 1500
+    with pytest.raises(LockstepError) as caught:
+        work(*arguments)
+    assert len(str(caught.value)) < 1500
     assert not list(kept_columns.KEPT.parent.glob("*/.part-*"))
-    return message
+    return str(caught.value)
 
 
 def test_arrays_are_published_and_gathered(file):
@@ -74,6 +75,7 @@ def test_arrays_are_published_and_gathered(file):
 
 
 def test_equal_examples_have_equal_digests(file):
+    """The same examples have the same digest wherever they come from."""
     first, _ = published(source(file, NO_VALIDATION + "return np.ones((n, 2)), np.arange(n)"))
     batches = NO_VALIDATION + "for k in range(0, n, 10): yield np.ones((10, 2), np.float32), np.arange(k, k + 10)"
     second, _ = published(source(file, batches.replace("return None", "return")), "others")
@@ -83,7 +85,7 @@ def test_equal_examples_have_equal_digests(file):
     assert first.digest != third.digest
 
 
-def test_splits_are_the_functions_own(file):
+def test_a_split_for_validation_is_held_out(file):
     made = source(file, "return {'a': np.full(n, n), 'b': {'c': np.ones((n, 2), bool)}}, np.full(n, n), np.ones(n)")
     assert made.scan().note == "8 examples for validation are the dataset's own"
     packed, splits = published(made)
@@ -91,11 +93,6 @@ def test_splits_are_the_functions_own(file):
     x, y, weight = splits["train"].gather(packed.order[:8])
     assert (set(y.tolist()), x["b"]["c"].shape, weight.dtype) == ({8}, (8, 2), np.float32)
     assert set(splits["train"].gather(packed.order[8:])[1].tolist()) == {30}
-    text = "import numpy as np\ndef data(split):\n    n = {'train': 30, 'TEST': 10}[split]\n    return np.arange(n), np.arange(n)\n"
-    file.write_text(text.replace("TEST", "test"))
-    assert python_function.PythonFunction("mine.py:data").scan().held_out is None
-    file.write_text(text)
-    assert "line 3: KeyError: 'test'" in refused(python_function.PythonFunction("mine.py:data").scan)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +163,7 @@ def test_function_runs_once_until_file_or_settings_change(file):
 
 
 def test_changed_environment_variable_runs_the_function_again(file, monkeypatch):
+    """An environment variable that the file names makes the function run again."""
     body = NO_VALIDATION + "name = 'TRIPS'\nreturn np.arange(n), np.full(n, int(open(os.environ.get(name, 'one')).read()))"
     (file.parent / "one").write_text("1")
     (file.parent / "two").write_text("2")
@@ -203,13 +201,6 @@ def test_what_function_warns_of_is_shown_by_plan(file):
     # A mean of the data, say, which the model's function, too, reads at the top of the file.
     made = source(file, NO_VALIDATION + "global MEAN\nMEAN = 3\nreturn np.arange(n), np.arange(n)", before="MEAN = 0\n")
     assert "it sets MEAN at the top of the file, which models on hosts do not see. Fix: compute it" in made.scan().warnings[0]
-    body = "x = np.zeros((n, 3))\nx[3, 1] = np.nan\nx[:, 2] = np.inf\nreturn {'a': x, 'b': np.full(n, 1e300)}, np.zeros(n)"
-    (warning,) = source(file, NO_VALIDATION + body).scan().warnings
-    assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
-    made = table(file, "tract,near,y\n" + "17031839101,1.5,1\n,2,1\n" * 20, "y")
-    missing, rounded = made.scan().warnings
-    assert "missing (NaN) or infinite: x.tract 20" in missing
-    assert rounded.startswith("dataset=trips.csv has whole numbers above 16,777,216 that float32 rounds: x.tract. Fix, if they are names")
 
 
 def test_batches_are_taken_one_at_a_time(file):
@@ -236,6 +227,19 @@ def test_lowest_and_highest_number_of_y_are_known(y, targets, file):
     whole = "return np.zeros((n, 1)), Y"
     for given in (body, whole) if y.startswith("np.") else (whole,):
         assert source(file, given.replace("Y", y)).scan().targets == targets
+
+
+def test_missing_values_of_x_are_counted(file):
+    body = "x = np.zeros((n, 3))\nx[3, 1] = np.nan\nx[:, 2] = np.inf\nreturn {'a': x, 'b': np.full(n, 1e300)}, np.zeros(n)"
+    (warning,) = source(file, NO_VALIDATION + body).scan().warnings
+    assert "that are missing (NaN) or infinite: x.a 42, x.b 40. The loss becomes NaN, too, unless" in warning
+
+
+def test_whole_numbers_that_are_rounded_are_named(file):
+    made = table(file, "tract,near,y\n" + "17031839101,1.5,1\n,2,1\n" * 20, "y")
+    missing, rounded = made.scan().warnings
+    assert "missing (NaN) or infinite: x.tract 20" in missing
+    assert rounded.startswith("dataset=trips.csv has whole numbers above 16,777,216 that float32 rounds: x.tract. Fix, if they are names")
 
 
 @pytest.mark.parametrize(
@@ -279,10 +283,19 @@ def test_lowest_and_highest_number_of_y_are_known(y, targets, file):
     ],
 )
 def test_untrainable_table_is_refused_and_nothing_is_kept(body, message, file):
+    """What can't be trained with is refused and nothing is kept."""
     text = refused(source(file, ("" if "yield" in body else NO_VALIDATION) + body).scan)
     assert text.startswith(("dataset=mine.py:data: ", "dataset=mine.py:data, line "))
     assert message in text
     assert not list(file.parent.glob("columns/*"))
+
+
+def test_a_function_may_not_know_validation(file):
+    text = "import numpy as np\ndef data(split):\n    n = {'train': 30, 'TEST': 10}[split]\n    return np.arange(n), np.arange(n)\n"
+    file.write_text(text.replace("TEST", "test"))
+    assert python_function.PythonFunction("mine.py:data").scan().held_out is None
+    file.write_text(text)
+    assert "line 3: KeyError: 'test'" in refused(python_function.PythonFunction("mine.py:data").scan)
 
 
 @pytest.mark.parametrize(("key", "given"), [("target", ("y", None)), ("features", (None, ["a"]))])
@@ -294,7 +307,7 @@ def test_images_have_no_columns_to_name(key, given, file):
     assert f"data.{key}={given[key == 'features']}: the source `folder` has images" in refused(open_source, "folder", ".", *given)
 
 
-def test_columns_of_a_dict_or_frame_are_divided(file):
+def test_a_target_divides_the_columns_of_a_dict(file):
     body = NO_VALIDATION + "return {'fare': np.ones(n), 'miles': np.ones(n), 'tips': np.zeros(n)}"
     spec = source(file, body, "tips").scan().table.spec
     assert (spec.structure, spec.names) == ([{"fare": 0, "miles": 1}, 2], ("x.fare", "x.miles", "y"))
@@ -308,14 +321,6 @@ def test_columns_of_a_dict_or_frame_are_divided(file):
         assert message in refused(source(file, body, *given).scan)
     arrays = source(file, NO_VALIDATION + "return np.ones(n)", "a")
     assert "data.target and data.features name columns, and it gives" in refused(arrays.scan)
-    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x'] * n, object)), Frame(y=np.zeros(n))['y']"
-    assert leaves_of(source(file, body, before=FRAME)) == ["x.a float32", "x.b string", "y float32"]
-    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x', 'y'] * (n // 2), object))"
-    listing = source(file, body, "b", before=FRAME).scan()
-    assert (listing.table.spec.names, listing.classes) == (("x.a", "y"), ["x", "y"])
-    twice = NO_VALIDATION + "frame = Frame(a=np.ones(n))\nframe.columns = ['a', 'a']\nreturn frame"
-    for target in (None, "a"):
-        assert "the frame has the column a twice; rename one" in refused(source(file, twice, target, before=FRAME).scan)
 
 
 FRAME = """class Series:
@@ -326,6 +331,17 @@ class Frame:
     def __init__(self, **columns): self.all, self.columns = columns, list(columns)
     def __getitem__(self, name): return Series(self.all[name])
 """
+
+
+def test_a_frame_is_a_dict_of_its_columns(file):
+    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x'] * n, object)), Frame(y=np.zeros(n))['y']"
+    assert leaves_of(source(file, body, before=FRAME)) == ["x.a float32", "x.b string", "y float32"]
+    body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x', 'y'] * (n // 2), object))"
+    listing = source(file, body, "b", before=FRAME).scan()
+    assert (listing.table.spec.names, listing.classes) == (("x.a", "y"), ["x", "y"])
+    twice = NO_VALIDATION + "frame = Frame(a=np.ones(n))\nframe.columns = ['a', 'a']\nreturn frame"
+    for target in (None, "a"):
+        assert "the frame has the column a twice; rename one" in refused(source(file, twice, target, before=FRAME).scan)
 
 
 OF_TENSORFLOW = """
@@ -441,7 +457,7 @@ def test_share_that_leaves_no_rows_is_refused(share, drawn, file):
     )
 
 
-def test_folder_of_tables_has_its_splits(file, tmp_path):
+def test_a_folder_of_tables_has_its_splits(file, tmp_path):
     (tmp_path / "trips").mkdir()
     for name, first in (("train-0.csv", 0), ("train-1.csv", 10), ("val.csv", 20), ("test.csv", 30)):
         (tmp_path / "trips" / name).write_text("a;y\n" + "".join(f"{k};{k}\n" for k in range(first, first + 10)))
@@ -452,6 +468,10 @@ def test_folder_of_tables_has_its_splits(file, tmp_path):
     assert set(splits["train"].gather(packed.order[:10])[1].tolist()) == {*range(20, 30)}
     (tmp_path / "trips" / "train-1.csv").write_text("b;y\n1;2\n")
     assert "its header differs from that of train-0.csv" in refused(open_source("columns", str(tmp_path / "trips"), "y").scan)
+
+
+def test_table_and_image_folders_are_told_apart(file, tmp_path):
+    """Folders of tables and of images are told apart."""
     for split in ("train", "test"):
         (tmp_path / "t" / split).mkdir(parents=True)
         (tmp_path / "t" / split / "part-0.csv").write_text("a,y\n1,2\n3,4\n")
@@ -460,10 +480,6 @@ def test_folder_of_tables_has_its_splits(file, tmp_path):
     assert detect(str(tmp_path / "t"))["source"] == "columns"
     assert detect(str(tmp_path / "i"))["source"] == "folder"
     assert open_source("columns", str(tmp_path / "t"), "y").scan().count("test") == 2
-    (tmp_path / "both").mkdir()
-    for name in ("a.csv", "b.parquet"):
-        (tmp_path / "both" / name).write_text("")
-    assert ".csv and .parquet in it; give a CSV or Parquet file" in refused(open_source("columns", str(tmp_path / "both"), "y").scan)
 
 
 @pytest.mark.parametrize(
@@ -547,6 +563,13 @@ def test_column_of_almost_numbers_is_warned_of(file):
     assert "power: ' ' in row 101 of blank.csv is no number, and 100 of 101 values are" in blank.scan().warnings[0]
 
 
+def test_tables_of_two_kinds_in_folder_are_refused(file, tmp_path):
+    (tmp_path / "both").mkdir()
+    for name in ("a.csv", "b.parquet"):
+        (tmp_path / "both" / name).write_text("")
+    assert ".csv and .parquet in it; give a CSV or Parquet file" in refused(open_source("columns", str(tmp_path / "both"), "y").scan)
+
+
 def test_parquet_without_pyarrow_says_what_to_install(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     file.with_name("t.parquet").write_bytes(b"")
@@ -588,6 +611,7 @@ def test_parquet_is_read_by_its_types(file):
 
 
 def test_published_table_is_repaired_only_when_damaged(file, monkeypatch):
+    """An unchanged table is published once and a damaged one again."""
     made, packs = table(file), file.parent / "packs"
     first = publish.publish(made, packs, False, lambda *_: None)
     place = publish.place_of(packs, first.sha256)
@@ -627,7 +651,7 @@ def request_of(file, tmp_path, monkeypatch):
     return make
 
 
-def test_plan_of_columns_needs_a_model(file, request_of, monkeypatch):
+def test_the_plan_of_columns(file, request_of, monkeypatch):
     monkeypatch.setattr(resolve.model_options, "section_of", lambda section: section)
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
@@ -644,6 +668,9 @@ def test_plan_of_columns_needs_a_model(file, request_of, monkeypatch):
     assert "test examples" in "\n".join(lines)
     assert "images" not in "\n".join(lines)
     assert planned.needs["disk_mb"] >= host_needs.LOGS_MB
+
+
+def test_columns_need_a_model(file, request_of):
     table(file)
     request = request_of(dataset="trips.csv", set="data.target=tips")
     assert refused(plan.make_plan, request) == (

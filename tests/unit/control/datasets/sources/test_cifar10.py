@@ -108,13 +108,9 @@ def unpacked(archives, tmp_path):
     return tmp_path / "cifar-10-batches-bin"
 
 
-def test_archive_or_unpacked_folder_is_read(unpacked, archives, tmp_path):
+def test_an_unpacked_archive_is_read(unpacked):
     for folder in (unpacked, unpacked.parent):
         assert (cifar10.read_splits(folder, None, quiet)["eval"].labels == batch(5)[1]).all()
-    short = tmp_path / "short.tar.gz"
-    short.write_bytes(archives["python"].read_bytes()[:-50_000])
-    assert "it is truncated or another file" in refused(short)
-    assert refused(short, "any").startswith(f"{short}: truncated or not an archive:")
 
 
 def refused(path, digest=None):
@@ -131,6 +127,13 @@ def test_another_digest_is_refused_with_the_fix(archives):
     assert "not sha256:00" in refused(archives["python"], "sha256:00")
     assert refused(archives["python"], "crc:1") == "digest=crc:1: expected md5:HEX, sha256:HEX or any"
     assert cifar10.read_splits(archives["python"], f"md5:{digest}", quiet)["eval"].labels.shape == (SIZE,)
+
+
+def test_a_truncated_archive_is_refused(archives, tmp_path):
+    short = tmp_path / "short.tar.gz"
+    short.write_bytes(archives["python"].read_bytes()[:-50_000])
+    assert "it is truncated or another file" in refused(short)
+    assert refused(short, "any").startswith(f"{short}: truncated or not an archive:")
 
 
 SECOND, DAMAGED = "data_batch_2.bin", "data_batch_2.bin: truncated or damaged: "
@@ -201,11 +204,25 @@ def test_batch_that_would_fill_memory_is_refused(tmp_path):
 
 @pytest.mark.parametrize("other", ["/dev/zero", "pipe"])
 def test_unpacked_batch_that_is_no_file_is_refused(other, unpacked, tmp_path):
+    """An unpacked batch that is a device or pipe is refused."""
     os.mkfifo(tmp_path / "pipe")
     victim = unpacked / "data_batch_2.bin"
     victim.unlink()
     victim.symlink_to(tmp_path / other)
     assert refused(tmp_path) == f"{victim}: can't be read: not a regular file"
+
+
+def test_other_places_are_refused(tmp_path):
+    with pytest.raises(DatasetError, match="no such file or folder; give a python or binary archive of CIFAR-10"):
+        to_tfrecords.convert("cifar10", tmp_path / "nowhere", None, tmp_path / "out", quiet)
+    assert refused(tmp_path).startswith(f"path={tmp_path}: not CIFAR-10")
+    assert "is a folder; leave it out" in refused(tmp_path, "md5:0")
+    assert "not CIFAR-10" in refused(packed(tmp_path / "other.tar.gz", [("other/file", b"")]), "any")
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(tmp_path / split / name / "a.png")
+    assert "its classes are cat, dog; CIFAR-10's are airplane" in refused(tmp_path)
 
 
 CONVERTED = """
@@ -259,19 +276,9 @@ def test_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, unp
     assert "already exists, and not written by this command" in actual["incomplete"]
 
 
-def test_other_places_are_refused(tmp_path):
+def test_what_cant_be_converted_is_refused():
     with pytest.raises(DatasetError, match=r"source=cifar: can't be converted \(did you mean cifar10\?\)"):
         to_tfrecords.check_kind("cifar")
-    with pytest.raises(DatasetError, match="no such file or folder; give a python or binary archive of CIFAR-10"):
-        to_tfrecords.convert("cifar10", tmp_path / "nowhere", None, tmp_path / "out", quiet)
-    assert refused(tmp_path).startswith(f"path={tmp_path}: not CIFAR-10")
-    assert "is a folder; leave it out" in refused(tmp_path, "md5:0")
-    assert "not CIFAR-10" in refused(packed(tmp_path / "other.tar.gz", [("other/file", b"")]), "any")
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            (tmp_path / split / name).mkdir(parents=True)
-            Image.new("RGB", (32, 32)).save(tmp_path / split / name / "a.png")
-    assert "its classes are cat, dog; CIFAR-10's are airplane" in refused(tmp_path)
 
 
 @pytest.mark.exhaustive
@@ -423,6 +430,7 @@ def both(place, records):
 
 
 def test_sides_and_classes_come_from_records_or_beside(both):
+    """Sides and classes are taken from records and from the file beside them."""
     rows = [{"image_raw": bytes(range(24)), "label": label, "height": 2, "width": 4, "depth": 3} for label in (0, 1)]
     listing = both(rows, {"classes": ["cat", "dog"]}).scan()
     assert (listing.shape, listing.classes) == ((2, 4, 3), ["cat", "dog"])

@@ -25,7 +25,7 @@ def config(**sections):
     return configurations.build({"strategy": {"name": "parameter_server"}, **sections})
 
 
-def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
+def test_the_first_host_keeps_weights_unless_named():
     assert server_endpoints(parameter_servers.with_roles(HOSTS, [], [])) == {0: "10.0.0.1:12845"}
     assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node3", "node2"], [])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
     assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node9"], [])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
@@ -90,7 +90,7 @@ APART = [
 ]
 
 
-def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
+def test_hosts_apart_keep_weights_or_evaluate():
     hosts = parameter_servers.with_roles(HOSTS, ["node4"], APART)
     assert host_roles.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
     assert server_endpoints(hosts) == {3: "10.0.0.4:12845"}, "the first host need not have a server, too"
@@ -211,12 +211,12 @@ def test_a_record_that_is_none_is_left_out(tmp_path, line):
     assert parameter_server_text.result(collected(tmp_path, sound | line)) == []
 
 
-def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
+def test_lists_of_other_lengths_break_nothing(tmp_path):
     odd = {"epoch": 1, "staleness": [0, 1, 2], "calls": [1], "by_worker": [1, 2, 3, 4, 5]}
     assert ("computed by", "node2 7%, node3 13%") in parameter_server_text.result(collected(tmp_path, odd))
 
 
-def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
+def test_synchronous_run_has_no_staleness(tmp_path):
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
     write_json(tmp_path / "cluster.json", {"hosts": to_plain(HOSTS)})
     assert parameter_server_text.result(RunFolder(tmp_path)) == []

@@ -51,12 +51,21 @@ def test_table_aligns_text_left_and_numbers_right(header, rows, lines):
     assert text.table(header, rows).splitlines() == lines
 
 
+def test_fields_align_their_values():
+    assert text.fields([("run", "x"), ("dataset", "y")]) == "  run      x\n  dataset  y"
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0, "0:00"), (-3, "0:00"), (59.4, "0:59"), (59.5, "1:00"), (75, "1:15"), (3599.6, "1:00:00"), (3700, "1:01:40"), (90000, "25:00:00")],
 )
 def test_duration(seconds, shown):
     assert text.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("value", "decimals", "shown"), [(0.12345, 4, "0.1235"), (1234.5, 0, "1,234"), (2, 1, "2.0")])
+def test_numbers_have_fixed_decimals(value, decimals, shown):
+    assert str(text.Number(value, decimals)) == shown
 
 
 # --- the plan
@@ -74,7 +83,7 @@ def made_plan(**more):
     return Plan(**{"run": "my-run", "folder": Path("runs/my-run"), "config_name": "lecture_cnn", **known, **more})
 
 
-def test_short_plan_has_what_was_asked_for():
+def test_plan_says_what_will_be_done():
     shown = plan_text.plan(made_plan(), "runs").splitlines()
     assert shown == [
         "  run           my-run (new, configuration lecture_cnn)",
@@ -85,7 +94,10 @@ def test_short_plan_has_what_was_asked_for():
         "  steps         70 per epoch x 3 epochs = 210",
         "  results       runs/my-run",
     ]
-    # And what is unusual; where ports, digests and defaults matter, there is the whole plan.
+
+
+def test_short_plan_has_what_was_asked_for():
+    """And what is unusual; where ports, digests and defaults matter, there is the whole plan."""
     made = made_plan(gradients="packed (all workers are on this one machine)", differing=["train.epochs=3 instead of 5"])
     made.dataset["left_out"] = 2
     assert plan_text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
@@ -101,7 +113,7 @@ def test_short_plan_has_what_was_asked_for():
     ]
 
 
-def test_plan_tells_what_is_unusual():
+def test_plan_tells_of_resuming_data_and_warnings():
     """Plan tells of a resumed run a new dataset ignored files and warnings."""
     made = made_plan(resume=True)
     made.dataset["digest"], made.dataset["ignored"], made.dataset["left_out"] = None, 3, 1
@@ -110,7 +122,10 @@ def test_plan_tells_what_is_unusual():
     assert "digits (to be published now)" in shown
     assert "ignored       3 entries of class folders that are no image files" in shown
     assert shown.endswith("warning       mind the port")
-    # Plan names the functions of a persons own files and counts one as one.
+
+
+def test_plan_names_a_persons_own_functions_once():
+    """Plan names the functions of a persons own files and counts one as one."""
     made = made_plan()
     made.config["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
     made.config["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
@@ -120,11 +135,6 @@ def test_plan_tells_what_is_unusual():
     assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
     assert "128 images per step on 1 worker\n" in shown
     assert "70 per epoch x 1 epoch = 210" in shown
-    needs = {"states_mb": 30.0, "snapshots": 60, "snapshot_mb": 5.0}
-    config = {**made_plan().config, "checkpoint": {"snapshots": "all"}}
-    assert (
-        "  disk          at most 330 MB on the chief and here: 60 snapshots of 5.0 MB (checkpoint.snapshots: all), training states 30.0 MB"
-    ) in plan_text.plan(made_plan(config=config, needs=needs), "runs").splitlines()
 
 
 @pytest.mark.parametrize(("last", "layers"), [(1, "layer"), (2, "2 layers")])
@@ -145,15 +155,18 @@ def progress(*epochs, width=None, **counts):
     return made
 
 
-def test_progress_line():
+def test_progress_line_before_the_first_validation():
     assert progress(total_steps=2100).line(STEPS) == (
         "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA 1:13  loss 0.5123  accuracy 0.8000  val accuracy -"
     )
     assert "  ETA -  " in progress().line({**STEPS, "images_per_s": 0.0})
+
+
+def test_progress_line_later():
     assert progress(row(1, 0.75)).line(STEPS).endswith("val accuracy 0.7500")
 
 
-def test_epochs_are_told_once_in_a_table():
+def test_epochs_are_a_table_while_they_end():
     """With a header again where the columns change."""
     table, lines = progress(), []
     for epoch in ({**row(1, 0.5), "t": 0.0}, {**row(2, 0.75), "t": 3700.0}, {**row(3, 0.75), "t": 7400.0, "top_5": 0.5}):
@@ -165,8 +178,14 @@ def test_epochs_are_told_once_in_a_table():
         "      2/3   0.2500    0.2500    0.2500        0.7500      0.2     1,234  1:01:40",
     ]
     assert len(lines) == 5
+
+
+def test_narrow_table_keeps_the_first_metrics():
     (header, _) = progress(row(1, 0.5), width=50).epoch_lines()
     assert header == "    epoch     loss  seconds  images/s     left"
+
+
+def test_epochs_that_were_told_are_no_table_again():
     shown = [
         result_text.result("a", "runs/a", Summary(state="SUCCEEDED"), [row(1, 0.5)], printed=printed, commands=False)
         for printed in ([1, 2], [2])
@@ -175,10 +194,14 @@ def test_epochs_are_told_once_in_a_table():
     assert [one.splitlines()[0] for one in shown] == ["", "a: SUCCEEDED"], "a line ends the table above"
 
 
-def test_history_of_a_long_run_keeps_key_epochs():
+def test_history_shows_every_epoch_of_a_short_run():
     shown = result_text._history([row(epoch) for epoch in range(1, 25)]).splitlines()
     assert shown[0].split() == ["epoch", "loss", "accuracy", "val", "loss", "val", "accuracy", "seconds", "images/s"]
     assert [int(line.split()[0]) for line in shown[1:]] == list(range(1, 25))
+
+
+def test_history_of_a_long_run_keeps_key_epochs():
+    """History of a long run keeps first best and last."""
     rows = [row(epoch, 0.9 if epoch in (17, 20) else 0.5) for epoch in range(1, 41)]
     epochs = [int(line.split()[0]) for line in result_text._history(rows).splitlines()[1:]]
     assert epochs == [1, 2, 3, 17, *range(31, 41)]
@@ -194,7 +217,7 @@ class Display:
         self.shown.append((line, newline))
 
 
-def test_terminal_line_is_redrawn_elsewhere_it_is_plain(monkeypatch):
+def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
     monkeypatch.setattr(command_line, "columns", lambda: 10)
     display = Display()
     line = progress_line.Line(display, terminal=True)
@@ -213,28 +236,40 @@ def test_terminal_line_is_redrawn_elsewhere_it_is_plain(monkeypatch):
         ("stays", True),
         ("this too, in full", True),
     ]
-    # Line elsewhere is written rarely and without control characters.
+
+
+def test_line_elsewhere_is_rare_and_plain():
+    """Line elsewhere is written rarely and without control characters."""
     display = Display()
     line = progress_line.Line(display, terminal=False, every=1e9)
     line.update("too early")
     line.print("stays")
     line.end()
     assert display.shown == [("stays", True)]
+
+
+def test_line_elsewhere_is_written_in_its_time():
     display = Display()
     line = progress_line.Line(display, terminal=False, every=0)
     line.update("0123456789" * 30)
     assert display.shown == [("0123456789" * 30, True)]
 
 
-def test_time_left_counts_validation_and_saving():
+def test_time_left_from_the_current_speed():
     estimate = progress({"t": 100.0, "epoch": 1})
     assert estimate.left(110, 1280.0) == 10.0
     assert estimate.left(210, 1280.0) == 0.0
     assert estimate.left(110, 0.0) is None
+
+
+def test_time_left_counts_validation_and_saving():
     estimate = progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 2})
     assert estimate.left(140, 1e9) == 70.0
     assert estimate.left(175, 1e9) == 35.0
-    # A run that starts again may train its first epoch again.
+
+
+def test_time_left_after_an_epoch_came_twice():
+    """A run that starts again may train its first epoch again."""
     assert progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 1}).left(110, 1280.0) == 10.0
 
 
@@ -276,19 +311,6 @@ def test_result_of_a_run_that_succeeded():
         "  curves                        ansible-playbook tensorboard.yml",
         "  train longer                  ansible-playbook train.yml -e run=my-run -e epochs=6",
     ]
-    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
-    assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
-    # A result that is not exact or not all saved says so.
-    more = {
-        "exact": False,
-        "inexact_because": ["what was not sent at step 8 started anew"],
-        "unsaved": {"the snapshot of epoch 1": "/d: full"},
-    }
-    shown = result([row(1)], **more)
-    assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
-    assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
-    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
-    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
@@ -318,11 +340,37 @@ def test_lost_snapshots_are_named(here, state, said, tmp_path):
 
 
 def test_model_without_validation_shows_each_metric_once():
+    """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
     assert progress(own).line(steps).count("generator 0.5000") == 1
     assert not any("evaluate.yml" in line for line in result([own]))
     assert any("metrics on the test examples  ansible-playbook evaluate.yml" in line for line in result([{**own, "val_mae": 1.0}]))
+
+
+def test_incomplete_result_says_so():
+    """A result that is not exact or not all saved says so."""
+    more = {
+        "exact": False,
+        "inexact_because": ["what was not sent at step 8 started anew"],
+        "unsaved": {"the snapshot of epoch 1": "/d: full"},
+    }
+    shown = result([row(1)], **more)
+    assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
+    assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
+
+
+def test_plan_says_what_run_takes_of_disk():
+    needs = {"states_mb": 30.0, "snapshots": 60, "snapshot_mb": 5.0}
+    config = {**made_plan().config, "checkpoint": {"snapshots": "all"}}
+    assert (
+        "  disk          at most 330 MB on the chief and here: 60 snapshots of 5.0 MB (checkpoint.snapshots: all), training states 30.0 MB"
+    ) in plan_text.plan(made_plan(config=config, needs=needs), "runs").splitlines()
+
+
+def test_unfinished_epoch_is_left_out_of_the_mean():
+    rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
+    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def commands(state, best=True):
@@ -351,16 +399,8 @@ def test_next_commands_by_state(state, best, expected):
     assert commands(state, best) == expected
 
 
-def test_next_commands_name_playbook_and_run():
+def test_slurm_run_is_continued_by_slurm():
     assert commands_after(state="FAILED", best=None, started_by="playbooks/slurm.yml") == ["ansible-playbook playbooks/slurm.yml -e run=r"]
-    shown = next_steps.under_way("r").splitlines()
-    assert shown == [
-        "Next",
-        "  watch  ansible-playbook train.yml -e run=r",
-        "  look   ansible-playbook status.yml -e run=r",
-        "  stop   ansible-playbook stop.yml -e run=r",
-    ]
-    assert text.next_commands([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -374,6 +414,26 @@ def test_next_commands_name_playbook_and_run():
 def test_early_end_says_who_ended_it(more, why):
     ended = Summary.of({"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more})
     assert result_text.early(ended) == [("ended early", f"{why}, after 3 epochs of 9")]
+
+
+def test_result_of_a_run_without_an_epoch():
+    """Result of a run that failed before its first epoch."""
+    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
+    assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
+
+
+def test_under_way_names_the_run_in_each_command():
+    shown = next_steps.under_way("r").splitlines()
+    assert shown == [
+        "Next",
+        "  watch  ansible-playbook train.yml -e run=r",
+        "  look   ansible-playbook status.yml -e run=r",
+        "  stop   ansible-playbook stop.yml -e run=r",
+    ]
+
+
+def test_no_commands_no_heading():
+    assert text.next_commands([]) == ""
 
 
 # --- failures
@@ -430,6 +490,9 @@ def test_crash_of_native_code_names_phase_and_mend():
         "or worker_environment: {TF_ENABLE_ONEDNN_OPTS: 0} in the inventory",
         "  b (rank 1) lost another worker",
     ]
+
+
+def test_a_crash_without_onednn_says_something_else():
     lines = Verdicts([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).failure_text.splitlines()
     assert lines == [
         "First failure: a (rank 0) was killed by SIGILL while tracing",
@@ -491,7 +554,7 @@ def ended(at, **phases):
     return Verdicts([verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)])
 
 
-def test_launch_is_timed_from_enter():
+def test_launch_is_timed_from_enter_to_result():
     launch = ended(1080.0, **BEGAN).launch_times(ENTERED, 1086.4)
     assert launch == {
         "until": "result",
@@ -503,14 +566,20 @@ def test_launch_is_timed_from_enter():
     assert result_text._times(Summary.of({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0})) == (
         "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
-    # A command that came back to a run counts to the end of its last worker.
+
+
+def test_resumed_command_counts_to_its_last_worker():
+    """A command that came back to a run counts to the end of its last worker."""
     launch = ended(1080.0, **BEGAN).launch_times(ENTERED, None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
     line = result_text._times(Summary.of({"launch": launch, "restarts": 2, "seconds_training": 131.0}))
     assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert line.endswith("; all 3 launches trained 2:11")
-    # A launch that never trained and one of which nothing is known.
+
+
+def test_launch_that_never_trained_or_is_unknown():
+    """A launch that never trained and one of which nothing is known."""
     assert result_text._times(Summary.of({"launch": ended(1030.0, starting=1012.0).launch_times(ENTERED, 1040.0)})) == (
         "0:40 from Enter to this result, no step was trained"
     )
@@ -588,13 +657,19 @@ def test_state_of_a_worker(records, ended, alive, state):
     assert WorkerSeen.of("pi0", records, ended, alive, None).state == state
 
 
-def test_worker_shows_newest_records_and_its_waiting():
+def test_worker_shows_the_newest_of_each_kind():
     later = {**STEPS, "step": 1408, "input_wait": 0.3, "seconds": 1.0}
     seen = WorkerSeen.of("pi0", [PHASE, STEPS, later, row(1) | {"kind": "epoch"}, BEAT], None, True, 2.0)
     assert (seen.phase, seen.steps["step"], seen.epoch["epoch"], seen.heard) == ("validating", 1408, 1, 2.0)
     assert seen.input_wait == pytest.approx(0.2)
+
+
+def test_waiting_for_input_is_of_last_fifty_calls():
     records = [{**STEPS, "input_wait": 1.0}] * 50 + [{**STEPS, "input_wait": 0.0}] * 50
     assert WorkerSeen.of("pi0", records, None, True, 1.0).input_wait == 0.0
+
+
+def test_a_worker_without_steps_has_no_share():
     seen = WorkerSeen.of("pi0", [PHASE], None, True, 1.0)
     assert (seen.steps, seen.epoch, seen.input_wait, seen.exit_code) == (None, None, None, None)
 
@@ -617,6 +692,9 @@ def test_status_table_has_a_line_for_every_host():
     assert lines[5].split() == ["1", "pi1", "running", "training", "1,400", "10.0%", "20", "s", "ago", "silent"]
     assert lines[6].split() == ["2", "pi2", "failed", "-", "-", "-", "-", "exit", "code", "137", "(killed", "by", "SIGKILL)"]
     assert lines[7].split() == ["3", "pi3", "unreachable", "-", "-", "-", "-"]
+
+
+def test_status_says_how_often_workers_were_started_again():
     started = {"kind": "generation", "number": 3, "rank": 1, "hosts": ["pi0", "pi1"]}
     seen = [WorkerSeen.of(f"pi{rank}", [PHASE, STEPS], None, True, 2.4) for rank in (0, 1)]
     assert "restarts" not in status.table(RUN, HOSTS[:2], seen, COUNTS)
@@ -631,6 +709,7 @@ SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression
 
 
 def test_status_shows_parts_of_a_known_step():
+    """Status says what a step is made of where that is known."""
     slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
     seen = [
         WorkerSeen.of("pi0", [PHASE, SPLIT, STEPS], None, True, 2.4),
@@ -646,7 +725,10 @@ def test_status_shows_parts_of_a_known_step():
         "  pi1     1.0              80.0          2.0        50.0    4.0      87.0  137.0",
         "  pi1 is the slowest: 87 ms of its own work per step, 1.53 times that of pi0; pi0 waits for it in the all-reduce.",
     ]
-    # Status before any step was taken apart ends with the workers.
+
+
+def test_status_without_parts_ends_with_workers():
+    """Status before any step was taken apart ends with the workers."""
     seen = [WorkerSeen.of("pi0", [PHASE, STEPS], None, True, 2.4)]
     assert seen[0].split == {}
     assert status.table(RUN, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]

@@ -72,12 +72,15 @@ def test_workers_are_added_while_they_are_worth_it(rates, workers):
     assert advice._best(dict(enumerate(rates, 1))) == workers
 
 
-def test_count_begins_at_the_fewest_measured():
+def test_perfect_scaling_uses_all_of_many_workers():
+    assert advice._best({n: 100.0 * n for n in range(1, 101)}) == 100
+
+
+def test_the_count_begins_at_the_fewest_measured():
     assert advice._best({3: 100, 4: 120, 5: 121}) == 4
     # The eighth must bring half of 1/7 only.
     assert advice._best({7: 100, 8: 107.5}) == 8
     assert advice._best({2: 100, 3: 107.5}) == 2
-    assert advice._best({n: 100.0 * n for n in range(1, 101)}) == 100
 
 
 def test_without_communication_use_all():
@@ -191,7 +194,7 @@ def test_how_certain_the_answer_is(shares, message):
     assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {message}")
 
 
-def test_slow_hosts_and_costs_are_named():
+def test_a_slow_fourth_host_is_named():
     rows = trials(step(0.08, 0.002, 3e-9, slow=4, d=0.03))
     actual = advised(rows)
     assert actual.workers == 5
@@ -202,6 +205,9 @@ def test_slow_hosts_and_costs_are_named():
     )
     assert "80 ms of own work, 16 ms of messages, 71 ms of bytes and 30 ms of waiting for a slow host." in answer(rows)[1]
     assert "| bytes | slow host | error |" in analysis(rows)
+
+
+def test_what_working_together_costs_at_all_is_named():
     rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
     assert answer(rows)[1].endswith(
         "Working together at all costs 50 ms [50, 50] per step, however many workers there are; "
@@ -223,7 +229,7 @@ def test_an_odd_number_of_workers_is_named(factor, message):
     assert answer(rows)[1].endswith(f"With 4 workers a step takes {message}`ansible-playbook doctor.yml` shows how fast each host is.")
 
 
-def test_without_trials_of_one_or_several_workers():
+def test_without_trials_of_one_worker():
     rows = trials(step(0.077, b=AT_100_MBIT), counts=(2, 3, 4, 5))
     actual = advised(rows)
     assert (actual.fewest, actual.workers) == (2, 5)
@@ -232,15 +238,10 @@ def test_without_trials_of_one_or_several_workers():
         "+17% [17, 17]. By the model, not measured, one more brings +15% [15, 15]. All resamples of the measurements give this answer. "
         "Fewer than 2 workers were not measured."
     )
-    rows = trials(step(0.1), counts=(4,))
-    first, about = answer(rows)
-    assert first.startswith("**No answer**: only 4 workers were measured; ")
-    assert about.startswith("Weak scaling: ")
-    assert "| 4 | 3 | 56.9 | 56.9 ± 0.0 | 46.9 | 46.9 ± 0.0 | 2,560 | 2,560 ± 0 | 1.00 | 100% |" in analysis(rows)
-    assert "speedup over 4 workers | efficiency over 4 workers |" in analysis(rows)
 
 
 def test_refusal_stands_in_place_of_the_answer():
+    """A refusal stands where the answer would and medians are told."""
     rows = noise_only(0)
     first, medians, about = answer(rows)
     assert first == (
@@ -259,7 +260,17 @@ def test_refusal_stands_in_place_of_the_answer():
     assert text.index("## Start-up: weak scaling") < text.index("## How this was computed")
 
 
-def test_medians_that_contradict_are_no_answer():
+def test_answer_that_contradicts_its_medians_is_none():
+    """One worker was the answer beside 805, 697 and 972 images/s."""
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
+    assert advice_text._from_medians(study) == (
+        "Nor do the medians alone give one: 3 workers are 1.21 times as fast as 1 (median images/s by workers: 1: 805, 2: 697, 3: 972), "
+        "and noise alone may do that. From launch to end, 3 epochs took the least time with 3 workers: 133.5 s (median)."
+    )
+    assert study.to_train() == 3
+
+
+def test_model_that_contradicts_its_medians_is_none():
     (study,) = studies(curved(805, 697, 972), [WEAK_WORK], "pi")
     assert study.advice is None
     first, second, *_ = advice_text.answer(study, NOTHING).split("\n\n")
@@ -269,19 +280,17 @@ def test_medians_that_contradict_are_no_answer():
         "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-3 -e repeats=5 -e epochs=3`"
     )
     assert second.startswith("From launch to end, ")
-    # One worker was the answer beside 805, 697 and 972 images/s.
-    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
-    assert advice_text._from_medians(study) == (
-        "Nor do the medians alone give one: 3 workers are 1.21 times as fast as 1 (median images/s by workers: 1: 805, 2: 697, 3: 972), "
-        "and noise alone may do that. From launch to end, 3 epochs took the least time with 3 workers: 133.5 s (median)."
-    )
-    assert study.to_train() == 3
+
+
+def test_what_a_slower_answer_saves_is_said():
     study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
     assert advice_text._from_medians(study).startswith(
         "From the medians alone, with no account of noise: 1 worker; 2 workers are 1.08 times as fast as 1 (median images/s by workers: 1: "
         "100, 2: 108), less than the 10% that a worker must bring. "
     )
 
+
+def test_medians_follow_the_same_rule_with_gaps():
     def study(**rates):
         return Study.of_rows([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
 
@@ -300,7 +309,16 @@ def test_a_trial_that_lacks_a_value():
         studies(rows, WORKS)
 
 
-def test_failed_trials_are_only_listed():
+def test_one_measured_number():
+    rows = trials(step(0.1), counts=(4,))
+    first, about = answer(rows)
+    assert first.startswith("**No answer**: only 4 workers were measured; ")
+    assert about.startswith("Weak scaling: ")
+    assert "| 4 | 3 | 56.9 | 56.9 ± 0.0 | 46.9 | 46.9 ± 0.0 | 2,560 | 2,560 ± 0 | 1.00 | 100% |" in analysis(rows)
+    assert "speedup over 4 workers | efficiency over 4 workers |" in analysis(rows)
+
+
+def test_no_trial_succeeded():
     rows = [lost(row) for row in trials(step(0.1), counts=(1, 2), repeats=1)]
     text = analysis(rows)
     assert text.startswith("# How many workers?\n\n**No answer**: no trial succeeded; ")
@@ -311,6 +329,9 @@ def test_failed_trials_are_only_listed():
         "- 2 workers, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED"
     )
     json.dumps(Findings(studies(rows, WORKS), rows).as_dict(), allow_nan=False)
+
+
+def test_failed_trials_change_nothing_but_their_list():
     rows = trials(step(0.08, 0.002, 8e-9), noise=0.01)
     text = analysis([*rows, lost(timing(2, 4, 1.0, checkpoint_every=50))])
     before, failed = text.split("## Failed trials\n\n")
@@ -342,6 +363,9 @@ def test_table_of_the_model():
     assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | 0.0 | 0.0 | ")
     assert lines[8].startswith("| 5 | 284.9 | 284.9 | 80.0 | 16.0 | 188.9 | ")
     assert lines[8].endswith("| 1,123 [1,123, 1,123] |")
+
+
+def test_errors_of_the_model_are_against_the_median():
     study = studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
     for row in study.modelled():
         assert row["error_percent"] == pytest.approx((row["model_ms"] / row["measured_ms"] - 1) * 100)
@@ -349,7 +373,7 @@ def test_table_of_the_model():
         assert row["held_out_error_percent"] == study.fit.held_out[row["workers"]]
 
 
-def test_sections_tell_of_start_up_and_wire():
+def test_start_up_is_what_is_not_training():
     rows = [timing(n, repeat, 1000.0 * n) for n in (1, 2) for repeat in (1, 2)]
     assert section(analysis(rows), "Start-up: weak scaling") == "\n".join(
         [
@@ -362,6 +386,9 @@ def test_sections_tell_of_start_up_and_wire():
             "| 2 | 70.0 | 10.0 | 14% |",
         ]
     )
+
+
+def test_the_wire():
     rows = trials(step(0.08))
     assert section(analysis(rows, Extras(mbit_s=941.0)), "The wire: weak scaling") == "\n".join(
         [
@@ -399,13 +426,22 @@ def test_cost_of_saved_states():
             "| weak | 4 | 3 | every 50 steps | 3 | 111.0 ± 1.0 | +9.9% [7.7, 12.1] |",
         ]
     )
+
+
+def test_the_end_of_an_epoch_is_the_rarest():
     rows = Findings([], [*saved(1000, 105, 105), *saved(0, 100, 100)]).saved_states
     assert [(row["checkpoint_every"], row["compared_with"], row["more_percent"]) for row in rows] == [
         (0, 0, 0.0),
         (1000, 0, pytest.approx(5.0)),
     ]
+
+
+def test_saved_states_are_compared_at_equal_workers():
     assert Findings([], [*saved(50, 110), *saved(1000, 100, workers=3)]).saved_states == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
+
+
+def test_welch():
     # Welch's interval of the difference of two means, by hand: 10 +- t(0.975, 2.94) * sqrt(4/3 + 1/3).
     low, high = advice._difference([108, 110, 112], [99, 100, 101])
     assert (low, high) == (pytest.approx(10 - 4.154, abs=0.02), pytest.approx(10 + 4.154, abs=0.02))
@@ -452,7 +488,7 @@ def test_split_of_a_step():
     )
 
 
-def test_group_of_most_numbers_is_studied():
+def test_both_scalings_have_their_own_answer_and_tables():
     rows = [*trials(step(0.08)), *trials(strong_step(0.4, a=0.02), work=STRONG_WORK)]
     text = analysis(rows)
     assert "**Use 5 workers**" in text
@@ -460,6 +496,9 @@ def test_group_of_most_numbers_is_studied():
     for scaling in ("weak", "strong"):
         assert f"## Measured: {scaling} scaling" in text
         assert f"({scaling} scaling)" in section(text, "How this was computed")
+
+
+def test_group_with_most_numbers_of_workers_is_studied():
     rows = [*trials(step(0.08), counts=(1, 2, 3)), *saved(50, *range(110, 120), workers=3)]
     assert {row.checkpoint_every for row in studies(rows, WORKS)[0].rows} == {0}
     often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08))]
@@ -494,6 +533,11 @@ def test_names_can_not_break_a_table():
     assert markdown_table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
 
 
+def test_ordinals():
+    message = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
+    assert message == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
+
+
 def test_no_more_than_three_further_workers_are_listed():
     rows = trials(strong_step(0.4, a=0.021), counts=(1, 2, 4, 6, 8, 10), work=STRONG_WORK)
     assert answer(rows)[0] == (
@@ -501,8 +545,6 @@ def test_no_more_than_three_further_workers_are_listed():
         "the 4th slows it down, -4% [-4, -4], the 5th slows it down, -9% [-9, -9], the 6th slows it down, -10% [-10, -10]. "
         "All resamples of the measurements give this answer."
     )
-    message = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
-    assert message == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
 
 
 def test_a_gradient_without_bytes():
@@ -527,7 +569,8 @@ def test_sweep_of_saved_states_answers_only_that():
     assert not Findings([], saved(50, 110)).about_saved_states
 
 
-def test_groups_of_saved_states_are_named():
+def test_every_group_of_saved_states_is_named():
+    """Every group of saved states is named after the answer."""
     rows = [*trials(step(0.08)), *saved(50, 110, workers=2), *saved(1000, 105, workers=2), *saved(50, 120), *saved(1000, 100)]
     message = answer(rows)
     assert message[0].startswith("**Use 5 workers**")
@@ -536,7 +579,10 @@ def test_groups_of_saved_states_are_named():
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
     assert advice_text.answers(Findings(studies(rows, WORKS, "pi"), rows)) == "\n\n".join(message)
-    # Groups of saved states say in what they differ.
+
+
+def test_groups_of_saved_states_show_their_differences():
+    """Groups of saved states say in what they differ."""
     weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
     strong = [dataclasses.replace(row, scaling="strong") for row in weak]
     longer = [dataclasses.replace(row, epochs=5) for row in weak]

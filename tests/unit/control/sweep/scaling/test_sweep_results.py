@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from control.campaign.timings import STRONG, WEAK
 from control.runs.results import run_plots
 from control.sweep.scaling import advice_text, scaling_plots, sweep_results
 from control.sweep.scaling.fitting import Work
-from tests.unit.refusals import refusal_of_typed
 from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
+from trainer.common.errors import ConfigError
 
 RECORD = {"name": "pi", "batch_size": 64, "global_batch": 320, "gradient_bytes": BYTES, "train_images": 6400}
 WEAK_WORK, STRONG_WORK = Work(WEAK, 64, BYTES, 6400), Work(STRONG, 320, BYTES, 6400)
@@ -37,7 +36,7 @@ def drawn(monkeypatch):
 
 def made(tmp_path, rows, record=RECORD):
     """A sweep's folder with these trials measured."""
-    folder = Path(tempfile.mkdtemp(dir=tmp_path)) / "pi"
+    folder = tmp_path / "pi"
     folder.mkdir()
     for row in rows:
         timings.put(folder / "timings.csv", row)
@@ -83,10 +82,9 @@ def test_all_files_are_written_once(tmp_path):
 @pytest.mark.parametrize(("failed", "words"), [(0, ""), (2, " (2 trials failed; their output is in pi/logs)")])
 def test_nothing_is_measured_yet(tmp_path, failed, words):
     folder = made(tmp_path, [lost(timing(1, repeat, 1.0)) for repeat in range(failed)])
-    assert (
-        refusal_of_typed(sweep_results.conclude, folder)
-        == f"sweep=pi: nothing is measured yet{words}; measure: ansible-playbook sweep.yml -e sweep=pi"
-    )
+    with pytest.raises(ConfigError) as caught:
+        sweep_results.conclude(folder)
+    assert str(caught.value) == f"sweep=pi: nothing is measured yet{words}; measure: ansible-playbook sweep.yml -e sweep=pi"
     assert not (folder / "analysis.md").exists()
 
 
@@ -120,7 +118,7 @@ def test_pictures_of_one_scaling_have_plain_names(tmp_path, drawn):
     assert sorted(drawn) == sorted([*PICTURES, "split.png"])
 
 
-def test_energy_and_bandwidth_are_passed_on(tmp_path, drawn):
+def test_energy_is_measured_where_the_meter_was(tmp_path, drawn):
     rows = weak()
     folder = made(tmp_path, rows)
     path = folder / "trials" / rows[-1].trial.run_name("pi") / "energy.json"
@@ -130,6 +128,9 @@ def test_energy_and_bandwidth_are_passed_on(tmp_path, drawn):
     assert "| 3 | 1 | 200 ± - | measured by the meter |" in (folder / "analysis.md").read_text()
     sources = [row["source"] for row in analysis(folder)["studies"][0]["energy"]]
     assert sources == ["estimate from watts_per_node", "estimate from watts_per_node", "measured by the meter"]
+
+
+def test_bandwidth_is_passed_on(tmp_path, drawn):
     folder = made(tmp_path, weak(), {**RECORD, "mbit_s": 941.0})
     results = sweep_results.conclude(folder)
     assert "at the measured 941 Mbit/s" in results.answer
@@ -137,7 +138,7 @@ def test_energy_and_bandwidth_are_passed_on(tmp_path, drawn):
     assert [row["mbit_s"] for row in analysis(folder)["studies"][0]["wire"]] == [100.0, 1000.0, 941.0]
 
 
-def test_own_work_needs_samples_of_one_group(tmp_path, drawn):
+def test_phases_are_of_one_group_only(tmp_path, drawn):
     """Steps of another scaling, or with states saved, are others."""
     often = [dataclasses.replace(row, checkpoint_every=50) for row in weak(counts=(3,))]
     rows = [*weak(), *strong(), *often]
@@ -154,6 +155,9 @@ def test_own_work_needs_samples_of_one_group(tmp_path, drawn):
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
     ]
+
+
+def test_own_work_needs_samples_of_all_hosts(tmp_path, drawn):
     rows = weak()
     folder = made(tmp_path, rows)
     for row in rows:
@@ -208,7 +212,17 @@ def test_images_of_a_step_follow_the_dataset():
     assert [work.train_images for work in sweep_results._works(older)] == [0, 0]
 
 
-def test_saved_states_follow_the_answer_or_are_it(tmp_path, drawn):
+def test_commands_are_as_a_person_types_them(tmp_path, drawn):
+    folder = made(tmp_path, weak(counts=(1, 2)))
+    results = sweep_results.conclude(folder, typed=lambda text: text.replace(".yml", ".yml -i hosts.yml"))
+    message = "Measure: `ansible-playbook sweep.yml -i hosts.yml -e sweep=pi -e workers=1-3 -e repeats=3 -e epochs=3`"
+    assert message in results.answer
+    text = (folder / "analysis.md").read_text()
+    assert message in text
+    assert text.count("ansible-playbook") == text.count(".yml -i hosts.yml")
+
+
+def test_saved_states_follow_the_answer(tmp_path, drawn):
     often = [dataclasses.replace(row, checkpoint_every=50) for row in weak(counts=(3,))]
     results = sweep_results.conclude(made(tmp_path, [*weak(), *often]))
     assert results.answer.startswith("**Use 1 worker**")
@@ -216,13 +230,16 @@ def test_saved_states_follow_the_answer_or_are_it(tmp_path, drawn):
         "Training time with the state saved, against at the end of an epoch: every 50 steps +0.0% [0.0, 0.0], within the noise (3 workers)."
     )
     assert "checkpoints.png" in drawn
+
+
+def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
     rows = weak(counts=(3,))
     results = sweep_results.conclude(made(tmp_path, [*rows, *(dataclasses.replace(row, checkpoint_every=50) for row in rows)]))
     assert results.answer == advice_text.answers(results.found)
     assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
 
 
-def test_hosts_are_blamed_only_with_samples(tmp_path):
+def test_hosts_no_slower_than_others_are_not_blamed(tmp_path):
     rows = weak(counts=(1, 2, 3, 4), repeats=1)
     folder = made(tmp_path, rows)
     for row in rows:
@@ -233,7 +250,10 @@ def test_hosts_are_blamed_only_with_samples(tmp_path):
         for host, seconds in own.items():
             taken_apart(folder, row, hosts=[host], forward_backward=seconds)
     assert sweep_results._quick(sweep_results._samples(folder, rows), rows) == {2, 3}
-    # Where a host has no samples nothing is known of those that joined.
+
+
+def test_without_samples_nothing_is_known_of_newcomers(tmp_path):
+    """Where a host has no samples nothing is known of those that joined."""
     rows = weak(counts=(1, 2), repeats=1)
     folder = made(tmp_path, rows)
     taken_apart(folder, rows[0])
@@ -256,38 +276,49 @@ def parts(command):
     return dict(word.split("=", 1) for word in command.split() if "=" in word)
 
 
-def test_next_command_measures_what_is_missing(tmp_path, drawn):
+def test_next_command_measures_missing_numbers_of_workers(tmp_path, drawn):
+    """Where numbers of workers lack the next command measures enough of them."""
     label, command = following(tmp_path, weak(counts=(1, 2)), cluster(5))
     assert label == "measure for an answer"
     assert parts(command) == {"sweep": "pi", "workers": "1-3", "repeats": "3", "epochs": "3"}
     rows = weak(counts=(1, 2, 3), repeats=int(parts(command)["repeats"]))
     (tmp_path / "then").mkdir()
     assert following(tmp_path / "then", rows, cluster(5))[0] == "train with it", "it gave an answer"
-    label, command = following(tmp_path, crooked(), cluster(5))
-    assert label == "measure for an answer"
-    assert (parts(command)["sweep"], parts(command)["config"]) == ("pi-2", "sweeps/pi/config.yml")
-    rows = [dataclasses.replace(row, checkpoint_every=every) for every in (0, 50) for row in weak(counts=(3,), repeats=1)]
-    label, command = following(tmp_path, rows, cluster(5))
-    assert (label, parts(command)["checkpoint_every"], parts(command)["repeats"]) == ("measure more", "0,50", "3")
 
 
-def test_no_command_asks_for_what_cannot_help(tmp_path, drawn):
+def test_no_command_asks_for_absent_hosts(tmp_path, drawn):
     folder = made(tmp_path, weak(counts=(1, 2)), {**RECORD, "hosts": cluster(2)})
     results = sweep_results.conclude(folder)
     assert results.following == ("train with it", "ansible-playbook train.yml -e config=sweeps/pi/config.yml -e workers=1")
     assert "different numbers of workers, and the inventory has 2 hosts: add hosts to it, and measure again." in results.answer
     assert "ansible-playbook" not in results.answer
-    # Workers of one machine are not measured again for a curve that they cannot lie on.
-    folder = made(tmp_path, crooked(), {**RECORD, "hosts": cluster(5, "127.0.0.")})
-    results = sweep_results.conclude(folder)
-    assert "These workers share one machine and take each other's cores, which measuring again does not change." in results.answer
-    assert results.following[0] == "train with it"
 
 
 def crooked():
     """Repeats that agree, on no curve: as of workers that take each other's cores."""
     rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
     return [dataclasses.replace(row, images_per_s=row.images_per_s * (0.4 if row.workers == 3 else 1)) for row in rows]
+
+
+def test_shared_machine_is_not_measured_again(tmp_path, drawn):
+    """Workers of one machine are not measured again for a curve that they cannot lie on."""
+    folder = made(tmp_path, crooked(), {**RECORD, "hosts": cluster(5, "127.0.0.")})
+    results = sweep_results.conclude(folder)
+    assert "These workers share one machine and take each other's cores, which measuring again does not change." in results.answer
+    assert results.following[0] == "train with it"
+
+
+def test_measured_anew_under_another_name_keeps_the_configuration(tmp_path, drawn):
+    label, command = following(tmp_path, crooked(), cluster(5))
+    assert label == "measure for an answer"
+    assert (parts(command)["sweep"], parts(command)["config"]) == ("pi-2", "sweeps/pi/config.yml")
+
+
+def test_single_measurements_are_repeated_with_all_intervals(tmp_path, drawn):
+    """Single measurements of saved states are repeated with all intervals."""
+    rows = [dataclasses.replace(row, checkpoint_every=every) for every in (0, 50) for row in weak(counts=(3,), repeats=1)]
+    label, command = following(tmp_path, rows, cluster(5))
+    assert (label, parts(command)["checkpoint_every"], parts(command)["repeats"]) == ("measure more", "0,50", "3")
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (1, 2, 3)])
@@ -298,7 +329,16 @@ def test_the_terminal_ends_with_one_command(tmp_path, drawn, counts):
     assert shown.splitlines()[-2:][0] == "Next"
 
 
-def test_shown_are_ranges_examples_and_typed_commands(tmp_path, drawn):
+def test_a_sweep_on_columns_counts_examples(tmp_path, drawn):
+    folder = made(tmp_path, weak(), {**RECORD, "called": "example"})
+    shown = sweep_results.conclude(folder).shown("sweeps/pi")
+    analysis = (folder / "analysis.md").read_text()
+    assert "examples/s" in shown
+    assert "64 examples per worker and step" in analysis
+    assert "images" not in shown.replace("images_per_s", "") + analysis.replace("images_per_s", "")
+
+
+def test_medians_have_ranges_and_no_deviation(tmp_path, drawn):
     """A table of medians has the range beside them and no deviation of a mean."""
     rows = [timing(1, 1, 1000.0), timing(1, 2, 900.0), timing(2, 1, 1800.0)]
     rows = [dataclasses.replace(row, seconds_end_to_end=seconds) for row, seconds in zip(rows, (60.0, 66.5, 40.0), strict=True)]
@@ -306,19 +346,6 @@ def test_shown_are_ranges_examples_and_typed_commands(tmp_path, drawn):
     assert "end to end s  least to most" in shown[1]
     assert "60.0 to 66.5" in shown[2]
     assert shown[3].split()[:4] == ["2", "1", "40.0", "-"]
-    folder = made(tmp_path, weak(), {**RECORD, "called": "example"})
-    shown = sweep_results.conclude(folder).shown("sweeps/pi")
-    analysis = (folder / "analysis.md").read_text()
-    assert "examples/s" in shown
-    assert "64 examples per worker and step" in analysis
-    assert "images" not in shown.replace("images_per_s", "") + analysis.replace("images_per_s", "")
-    folder = made(tmp_path, weak(counts=(1, 2)))
-    results = sweep_results.conclude(folder, typed=lambda text: text.replace(".yml", ".yml -i hosts.yml"))
-    message = "Measure: `ansible-playbook sweep.yml -i hosts.yml -e sweep=pi -e workers=1-3 -e repeats=3 -e epochs=3`"
-    assert message in results.answer
-    text = (folder / "analysis.md").read_text()
-    assert message in text
-    assert text.count("ansible-playbook") == text.count(".yml -i hosts.yml")
 
 
 # --- the split
