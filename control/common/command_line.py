@@ -1,5 +1,6 @@
 """The user's command: operator variables, inventory, terminal."""
 
+import json
 import os
 import re
 import shlex
@@ -117,6 +118,11 @@ def columns() -> int | None:
 def entered() -> float | None:
     """When the user pressed Enter, in seconds since 1970; the callback sets it from the main process."""
     return float(os.environ["LOCKSTEP_ENTERED"]) if "LOCKSTEP_ENTERED" in os.environ else None
+
+
+def stages() -> list[tuple[str, float]]:
+    """The command's stages so far, with their starts in seconds since 1970; the callback sets them from the main process."""
+    return [(str(name), float(at)) for name, at in json.loads(os.environ.get("LOCKSTEP_STAGES", "[]"))]
 
 
 PROGRAM = re.compile(r"(?<![\w/.-])ansible-playbook (?=[\w/-]+\.yml|-i )")

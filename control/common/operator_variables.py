@@ -14,7 +14,7 @@ COMMANDS = {
     command: names.split()
     for command, names in {
         "train": "run config model weights callbacks dataset workers epochs set quick detach queue time_limit allow_bad_images "
-        "preflight evaluate show_config remeasure script args outputs",
+        "preflight evaluate timeline show_config remeasure script args outputs",
         "sweep": "sweep vary trials config model weights callbacks dataset workers repeats epochs scaling checkpoint_every set seed "
         "measure watts_per_node meter allow_bad_images preflight remeasure",
         "trial": "run sweep config workers epochs set remeasure",
@@ -24,7 +24,7 @@ COMMANDS = {
         "export": "run epoch",
         "serve": "run state serve_port serve_address serve_memory serve_seconds",
         "report": "run sweep evaluate set",
-        "status": "run collect",
+        "status": "run collect timeline",
         "logs": "run lines follow role",
         "stop": "run",
         "tensorboard": "run state tensorboard_port",

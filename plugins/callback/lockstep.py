@@ -5,6 +5,7 @@ A task shows a text by returning `show`. With `-v`, all of Ansible's default out
 
 import atexit
 import gc
+import json
 import os
 import signal
 import sys
@@ -53,7 +54,7 @@ class CallbackModule(Default):
         self._poll_interval = constants.DEFAULT_INTERNAL_POLL_INTERVAL
         self._run_under_way = self._if_interrupted = self._before_start = self._launch = None
         self._interrupts = 0
-        self._stage = ""
+        self._stage, self._stages = "", []
         self._play = self._variables = None
         self._last_words = []
         self._messages_shown = set()
@@ -133,6 +134,8 @@ class CallbackModule(Default):
 
     def v2_playbook_on_play_start(self, play):
         self._play, self._variables = play, play.get_variable_manager()
+        self._stages.append((play.get_name().strip(), time.time()))
+        os.environ["LOCKSTEP_STAGES"] = json.dumps(self._stages)
         if self._wordy:
             super().v2_playbook_on_play_start(play)
         else:

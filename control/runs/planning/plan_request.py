@@ -23,7 +23,7 @@ DEFAULT = "lecture_cnn"
 TEXTS = ("run", "config", "model", "weights", "callbacks", "dataset", "script")
 SCRIPT = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
 """Variables that are valid for a script's run."""
-SWITCHES = ("detach", "queue", "quick", "evaluate", "show_config", "remeasure", "selftest")
+SWITCHES = ("detach", "queue", "quick", "evaluate", "timeline", "show_config", "remeasure", "selftest")
 QUICK = {
     "train.epochs": 1,
     "train.steps": 10,
@@ -66,6 +66,7 @@ class OperatorRequest:
     queue: bool = False
     quick: bool = False
     evaluate: bool = False
+    timeline: bool = False
     show_config: bool = False
     remeasure: bool = False
     selftest: bool = False

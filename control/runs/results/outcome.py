@@ -1,7 +1,7 @@
 """The outcome of a run, from the verdicts on its workers: state, root cause, suggested fix. Pure functions."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,13 +165,14 @@ class Verdicts(tuple[Verdict, ...]):
             lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
         return "\n".join([*lines, *(f"  {other.ended(': ')}" for other in self if other is not cause)])
 
-    def launch_times(self, entered: float | None, now: float | None) -> dict[str, Any] | None:
+    def launch_times(self, entered: float | None, now: float | None, stages: Sequence[tuple[str, float]] = ()) -> dict[str, Any] | None:
         """Durations of a launch in seconds, for summary.json, by the clock of the machine where Enter was pressed; None if unknown.
 
         Args:
             entered: time at which Enter was pressed, seconds since 1970.
             now: time at which the launching command shows the result, seconds since 1970. None for another command, perhaps much later:
             then the last worker's end counts.
+            stages: the launching command's stages, with their starts in seconds since 1970.
 
         Training lasts from the first step to the end of the last epoch, including validation and saving.
         """
@@ -186,6 +187,8 @@ class Verdicts(tuple[Verdict, ...]):
         if (first := began.get(Phase.TRAINING)) is not None:
             last = began.get(Phase.ENDED, self.ended_at)
             times |= {"seconds_to_training": first - entered, "seconds_training": last - first, "seconds_after_training": end - last}
+        if stages:
+            times["stages"] = [[name, round(at - entered, 3)] for name, at in stages]
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
 
     @property

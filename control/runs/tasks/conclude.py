@@ -9,11 +9,12 @@ from control.common.operator_variables import boolean
 from control.common.task import Task
 from control.runs.launch import launches, under_way, waiting_runs
 from control.runs.planning import kept_choices
-from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps
+from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps, timeline
 from control.runs.results.outcome import Verdict, Verdicts
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show.result_text import shown_result
+from control.runs.show.timeline_text import timeline_text
 from trainer.rundir.launch_record import LaunchRecord
 
 
@@ -40,7 +41,8 @@ def conclude(task: Task) -> dict[str, Any]:
     if not summary.script:
         summary = summary.changed(**(_end_to_end(run, verdicts) if run.is_trial else _forecast(run, summary)))
     launched_here = record.entered_at == command_line.entered()
-    summary = summary.changed(launch=verdicts.launch_times(record.entered_at, time.time() if launched_here else None))
+    stages = command_line.stages() if launched_here else []
+    summary = summary.changed(launch=verdicts.launch_times(record.entered_at, time.time() if launched_here else None, stages))
     summary.write(run.path)
     under_way.forget(run.path)
     if run.is_users and not summary.script:
@@ -49,6 +51,7 @@ def conclude(task: Task) -> dict[str, Any]:
     succeeded = summary.state == "SUCCEEDED"
     follows = succeeded and boolean("evaluate", task.arguments.get("evaluates", False))
     shown = shown_result(run, summary, commands=not follows, printed=task.arguments.get("printed", ()))
+    shown = "\n\n".join([*_timeline(task, run, summary), shown])
     if plan.run_kind == "doctor":
         over = {"launch_begun": None}
         return over if succeeded else {**over, "failed": True, "msg": _trial(run, summary, verdicts)}
@@ -60,6 +63,12 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
     facts = {"plan": dataclasses.replace(plan, complete=True), "cluster": run.remaining(record.hosts)}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
+
+
+def _timeline(task: Task, run: RunFolder, summary: Summary) -> list[str]:
+    """The timeline of a run that trained to its end, if it is asked for."""
+    asked = boolean("timeline", task.arguments.get("timeline", False))
+    return [timeline_text(timeline.spans(run))] if asked and summary.state == "SUCCEEDED" and not summary.script else []
 
 
 def _with_launch(record: LaunchRecord, verdicts: Verdicts) -> Verdicts:

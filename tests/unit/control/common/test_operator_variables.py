@@ -35,7 +35,7 @@ def test_misspelt_name_shows_value_nearest_and_all_names():
     assert refusal("train", {"epoch_s": 5}) == (
         "-e epoch_s=5: train.yml takes no such variable (did you mean epochs?); "
         "it takes: run, config, model, weights, callbacks, dataset, workers, epochs, set, quick, detach, queue, time_limit, "
-        "allow_bad_images, preflight, evaluate, show_config, remeasure, script, args, outputs."
+        "allow_bad_images, preflight, evaluate, timeline, show_config, remeasure, script, args, outputs."
     )
 
 
