@@ -37,7 +37,7 @@ def test_spans_follow_from_stages_and_phases(run):
     ]
 
 
-def test_a_long_training_takes_a_part_of_the_axis(run):
+def test_long_training_takes_part_of_the_axis(run):
     """The bars of the other spans stay readable."""
     lines = timeline_text(spans(run)).splitlines()
     bars = {line[20:46].strip(): line.count("█") for line in lines if "█" in line}
