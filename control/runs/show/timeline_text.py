@@ -2,12 +2,30 @@
 
 from collections.abc import Callable, Sequence
 
+from control.common import project
+from control.runs.results import timeline
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.timeline import REST, Span
 
+PICTURE = "timeline.png"
 WIDTH = 44
 """Width of the axis, characters."""
 TRAINING = 0.3
 """Largest part of the axis for what follows the first call of steps."""
+
+
+def show_timeline(run: RunFolder) -> str:
+    """The timeline of a run's last launch as text; its picture is written into the run's folder, which the last line names.
+
+    Raises:
+        LockstepError: the timeline is not known.
+    """
+    # matplotlib takes half a second to import, and few ask for this.
+    from control.runs.show.timeline_picture import draw_timeline
+
+    found, path = timeline.spans(run), run.path / PICTURE
+    draw_timeline(found, path, f"{run.name}: from Enter to the result")
+    return f"{timeline_text(found)}\n  picture: {project.relative(path)}"
 
 
 def timeline_text(spans: Sequence[Span]) -> str:

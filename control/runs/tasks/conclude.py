@@ -9,12 +9,12 @@ from control.common.operator_variables import boolean
 from control.common.task import Task
 from control.runs.launch import launches, under_way, waiting_runs
 from control.runs.planning import kept_choices
-from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps, timeline
+from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps
 from control.runs.results.outcome import Verdict, Verdicts
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show.result_text import shown_result
-from control.runs.show.timeline_text import timeline_text
+from control.runs.show.timeline_text import show_timeline
 from trainer.rundir.launch_record import LaunchRecord
 
 
@@ -68,7 +68,7 @@ def conclude(task: Task) -> dict[str, Any]:
 def _timeline(task: Task, run: RunFolder, summary: Summary) -> list[str]:
     """The timeline of a run that trained to its end, if it is asked for."""
     asked = boolean("timeline", task.arguments.get("timeline", False))
-    return [timeline_text(timeline.spans(run))] if asked and summary.state == "SUCCEEDED" and not summary.script else []
+    return [show_timeline(run)] if asked and summary.state == "SUCCEEDED" and not summary.script else []
 
 
 def _with_launch(record: LaunchRecord, verdicts: Verdicts) -> Verdicts:

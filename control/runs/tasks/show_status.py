@@ -7,11 +7,11 @@ from control.common import project, text
 from control.common.operator_variables import boolean
 from control.common.task import Task
 from control.runs.launch import waiting_runs
-from control.runs.results import next_steps, timeline
+from control.runs.results import next_steps
 from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
-from control.runs.show.timeline_text import timeline_text
+from control.runs.show.timeline_text import show_timeline
 from control.runs.tasks import several
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
@@ -39,7 +39,7 @@ def show_status(task: Task) -> dict[str, Any]:
         summary = run.summary
         commands = text.next_commands(next_steps.after_run(name, replace(summary, state=summary.state or "FAILED"), run.history))
     asked = boolean("timeline", options.get("timeline", False))
-    times = [timeline_text(timeline.spans(run))] if asked else []
+    times = [show_timeline(run)] if asked else []
     every = [] if "run" in options else [status.all_runs(jobs)]
     parts = [collected or shown, *times, *every, commands]
     return {"changed": bool(collected) and not task.check_mode, "show_last": "\n\n".join(parts)}

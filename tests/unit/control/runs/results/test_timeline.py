@@ -6,7 +6,7 @@ import pytest
 
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.timeline import FIRST_CALL, HERE, REST, Span, spans
-from control.runs.show.timeline_text import timeline_text
+from control.runs.show.timeline_text import show_timeline
 from tests.unit.report_samples import make_run
 from trainer.common.errors import LockstepError
 
@@ -39,11 +39,16 @@ def test_spans_follow_from_stages_and_phases(run):
 
 def test_long_training_takes_part_of_the_axis(run):
     """The bars of the other spans stay readable."""
-    lines = timeline_text(spans(run)).splitlines()
+    lines = show_timeline(run).splitlines()
     bars = {line[20:46].strip(): line.count("█") for line in lines if "█" in line}
     assert lines[:2] == ["  from Enter  takes (s)", "  this machine"]
     assert bars["train, validate, save"] == 13
     assert bars["import TensorFlow, join"] == 7
+
+
+def test_the_picture_is_named(run):
+    assert show_timeline(run).splitlines()[-1] == f"  picture: {run.path}/timeline.png"
+    assert (run.path / "timeline.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_run_whose_end_is_unknown_has_none(tmp_path):
