@@ -73,7 +73,9 @@ def _of_chief(records: Sequence[dict[str, Any]], to_training: float) -> list[Spa
     before = [(t, phase) for t, phase in marks if t <= began]
     ends = [t for t, phase in marks if t > began and phase == Phase.ENDED]
     last, first_call = max([began, *ends, *steps]), min([*steps, *ends[-1:]], default=began)
-    times = [*((t, WORDS.get(phase, phase)) for t, phase in before if phase not in TOGETHER)]
+    times = [(t, WORDS.get(phase, phase)) for t, phase in before if phase not in TOGETHER]
+    # A phase with progress is recorded more than once.
+    times = [one for number, one in enumerate(times) if number == 0 or one[1] != times[number - 1][1]]
     times += [(began, FIRST_CALL), (first_call, REST), (last, "")]
     return [
         Span("", what, round(begins - began + to_training, 3), round(ends - began + to_training, 3))

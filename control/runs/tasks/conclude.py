@@ -51,7 +51,7 @@ def conclude(task: Task) -> dict[str, Any]:
     succeeded = summary.state == "SUCCEEDED"
     follows = succeeded and boolean("evaluate", task.arguments.get("evaluates", False))
     shown = shown_result(run, summary, commands=not follows, printed=task.arguments.get("printed", ()))
-    shown = "\n\n".join([*_timeline(task, run, summary), shown])
+    shown = "\n".join([*_timeline(task, run, summary), shown])
     if plan.run_kind == "doctor":
         over = {"launch_begun": None}
         return over if succeeded else {**over, "failed": True, "msg": _trial(run, summary, verdicts)}

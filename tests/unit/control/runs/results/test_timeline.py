@@ -11,7 +11,15 @@ from tests.unit.report_samples import make_run
 from trainer.common.errors import LockstepError
 
 STAGES = [["Plan", 0.9], ["Take back", 2.99], ["Look", 3.0], ["Train", 5.0]]
-PHASES = [(100.0, "starting"), (100.5, "joining"), (103.5, "tracing"), (105.0, "training"), (115.0, "validating"), (116.0, "ended")]
+PHASES = [
+    (100.0, "starting"),
+    (100.5, "joining"),
+    (102.0, "joining"),
+    (103.5, "tracing"),
+    (105.0, "training"),
+    (115.0, "validating"),
+    (116.0, "ended"),
+]
 """By the chief's clock, which is 93 s ahead of the seconds since Enter."""
 
 
