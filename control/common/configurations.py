@@ -259,9 +259,6 @@ def _check(config: Config) -> None:
     features = config.data.features
     fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
     _rule(fits, "data.features", features, "null, or names of columns, each once")
-    for key, limit in (("data.limit_train", config.data.limit_train), ("data.limit_validation", config.data.limit_validation)):
-        fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
-        _rule(fits, key, limit, "a fraction up to 1.0 or a count from 1")
     fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
     _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
     worker_environment.check_environment(config.train.environment, "train.environment")
@@ -298,6 +295,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "null or above 0": (
         lambda value: value is None or value > 0,
         "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",
+    ),
+    "a fraction up to 1.0 or a count from 1": (
+        lambda value: value is None or (value >= 1 if isinstance(value, int) else 0 < value <= 1),
+        "data.limit_train data.limit_validation",
     ),
     f"null or at most {LONGEST_TEXT} printable characters on one line": (
         lambda value: value is None or (len(value) <= LONGEST_TEXT and value.isprintable()),

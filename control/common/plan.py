@@ -1,7 +1,7 @@
 """The plan of a run, as it travels from the command to every task, and through Ansible's facts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,10 @@ class Plan:
     """The folder of the run's Slurm jobs, and the last one's number."""
     logs: dict[str, Any] = field(default_factory=dict)
     """Files and hosts for logs.yml."""
+
+    def with_posts(self, posts: Sequence[Host]) -> "Plan":
+        """The plan with other `posts`, as many."""
+        return replace(self, hosts=posts[: len(self.hosts)], spares=posts[len(self.hosts) :])
 
     @property
     def posts(self) -> list[Host]:

@@ -12,8 +12,8 @@ def test_the_plan_is_shown_and_nothing_written(commands, pictures):
     commands.run_here("train", *given)  # the model is examined
     before = files(commands.root)
     shown = commands.check("train", *given)
-    told = ("deep_cnn", "worker3", "x 7 epochs", "144 training, 36 validation, 60 test images")
-    assert [words for words in told if words not in shown] == []
+    expected = ("deep_cnn", "worker3", "x 7 epochs", "144 training, 36 validation, 60 test images")
+    assert [words for words in expected if words not in shown] == []
     assert files(commands.root) == before
 
 

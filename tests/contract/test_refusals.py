@@ -69,8 +69,8 @@ def test_bad_images_are_listed_unless_allowed(commands, broken):
     given = ("run=bad", f"dataset={broken}", "config=task_cnn", "quick=true", "preflight=false")
     refused = commands.refusal("train", *given)
     assert commands.refusal("train", "--check", *given) == refused
-    told = ("2 images can't be read", "train/cat/bild 0.jpg: Truncated File Read", "test/Käse/bild 1.png", "allow_bad_images=true")
-    assert [words for words in told if words not in refused] == []
+    expected = ("2 images can't be read", "train/cat/bild 0.jpg: Truncated File Read", "test/Käse/bild 1.png", "allow_bad_images=true")
+    assert [words for words in expected if words not in refused] == []
     assert not commands.run("bad").exists()
     assert not list((commands.root / ".lockstep" / "dfs" / "datasets").glob(".part-*"))
     allowed = commands.check("train", *given, "allow_bad_images=true")

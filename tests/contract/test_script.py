@@ -103,8 +103,8 @@ def test_what_a_script_leaves_is_collected(project, shown):
 
 
 def test_first_failure_is_named_and_ends_all(shown):
-    told = ("First failure: worker2 (rank 1) ended with exit code 1", "ValueError: no luck", "worker1 (rank 0): ended", "shown: FAILED")
-    assert [words for words in told if words not in shown.failed] == []
+    expected = ("First failure: worker2 (rank 1) ended with exit code 1", "ValueError: no luck", "worker1 (rank 0): ended", "shown: FAILED")
+    assert [words for words in expected if words not in shown.failed] == []
     assert shown.ends[1] < shown.ends[0]
 
 

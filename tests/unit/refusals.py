@@ -6,12 +6,12 @@ from trainer.common.errors import ConfigError, LockstepError
 
 
 def refusal(function, *arguments, kind=LockstepError, **options):
-    """What a call is refused with."""
+    """The message with which a call is refused."""
     with pytest.raises(kind) as caught:
         function(*arguments, **options)
     return str(caught.value)
 
 
 def refusal_of_typed(function, *arguments, **options):
-    """The same, where what a person typed or wrote is to blame."""
+    """The message of a ConfigError: a person typed or wrote what is refused."""
     return refusal(function, *arguments, kind=ConfigError, **options)

@@ -36,18 +36,18 @@ def test_every_failure_of_any_run_is_counted(tmp_path):
         failures.add(1, report, Path(run))
     report.write_text(REPORT.replace("test_adds[1]", "test_other"))
     failures.add(1, report, Path("3"))
-    told = failures.told(3)
-    assert told.startswith("3 of 3  tests/unit/test_x.py::test_torn_down\n    1, 2, 3\n")
-    assert "2 of 3  tests/unit/test_x.py::TestSums::test_adds[1]\n    1, 2\n" in told
+    table = failures.told(3)
+    assert table.startswith("3 of 3  tests/unit/test_x.py::test_torn_down\n    1, 2, 3\n")
+    assert "2 of 3  tests/unit/test_x.py::TestSums::test_adds[1]\n    1, 2\n" in table
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [(0, "1 of 1 runs passed"), (1, "ended before all tests had run: out.log"), (-9, "ended before ")]
+    ("code", "words"), [(0, "1 of 1 runs passed"), (1, "ended before all tests had run: out.log"), (-9, "ended before ")]
 )
-def test_a_run_that_breaks_off_has_failed(code, told, tmp_path):
+def test_a_run_that_breaks_off_has_failed(code, words, tmp_path):
     failures = repeat.Failures()
     failures.add(code, tmp_path / "absent.xml", Path("out.log"))
-    assert (bool(failures), failures.told(1).startswith(told)) == (code != 0, True)
+    assert (bool(failures), failures.told(1).startswith(words)) == (code != 0, True)
 
 
 def test_a_busy_process_ends_with_its_parent():

@@ -141,9 +141,10 @@ def _with_hosts(plan: Plan, request: Request, inventory: Inventory) -> Plan:
         variables = plan.config["train"]["environment"]
         hosts, spares = ([host_choice.with_environment(host, variables) for host in some] for some in (hosts, spares))
     before = LaunchRecord.read(plan.folder).posts if plan.resume else ()
-    posts = free_ports.choose([*hosts, *spares], plan.run, before, request.write)
-    check_hosts(posts)
-    return replace(plan, hosts=posts[: len(hosts)], spares=posts[len(hosts) :])
+    plan = replace(plan, hosts=hosts, spares=spares)
+    plan = plan.with_posts(free_ports.choose(plan.posts, plan.run, before, request.write))
+    check_hosts(plan.posts)
+    return plan
 
 
 def shown_plan(plan: Plan, hostvars: Any, check: bool = False) -> str:

@@ -109,10 +109,13 @@ class OperatorRequest:
 
     def _check_switches(self) -> None:
         """Refuse switches that exclude each other."""
-        if self.queue and self.evaluate and "detach" not in self.typed:
-            raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
-        if self.detach and self.evaluate:
-            raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
+        for name in ("evaluate", "timeline"):
+            if getattr(self, name) and self.queue and "detach" not in self.typed:
+                raise ConfigError(
+                    f"{name}=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits"
+                )
+            if getattr(self, name) and self.detach:
+                raise ConfigError(f"{name}=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
         if self.quick and self.epochs is not None:
             raise ConfigError(f"quick=true, epochs={self.epochs}: quick is ten steps in all; leave one of them out")
 

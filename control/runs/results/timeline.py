@@ -7,8 +7,7 @@ from typing import Any
 
 from control.remote.worker_files import chief_records
 from control.runs.results.run_folder import RunFolder
-from trainer.common.errors import LockstepError
-from trainer.rundir.phases import TOGETHER, Phase
+from trainer.rundir.phases import Phase
 
 HERE = "this machine"
 FIRST_CALL = "run the first call"
@@ -39,45 +38,41 @@ class Span:
 
 
 def spans(run: RunFolder) -> list[Span]:
-    """The spans of a run's last launch, by place, in order.
-
-    Raises:
-        LockstepError: the run's end is not recorded here, or no step was trained.
-    """
+    """The spans of a run's last launch, by place, in order; none if the run has not ended, trained no step, or was not watched."""
     launch = run.summary.launch or {}
-    if "seconds_to_training" not in launch:
-        raise LockstepError(
-            f"run={run.name}: its timeline is not known: it has not ended, trained no step, or its end was not watched. "
-            f"Fix: ansible-playbook status.yml -e run={run.name}"
-        )
-    chief = _of_chief(chief_records(run.path), launch["seconds_to_training"])
-    first, last = chief[0].begins, chief[-1].ends
-    name = run.record.hosts[0].name
-    return [*_of_command(launch, first, last), *(Span(name, span.what, span.begins, span.ends) for span in chief)]
+    records = chief_records(run.path) if "seconds_to_training" in launch else []
+    marks = {record["phase"]: record["t"] for record in reversed(records) if record["kind"] == "phase"}
+    if Phase.TRAINING not in marks:
+        return []
+    chief = _of_chief(run.record.hosts[0].name, marks, [record["t"] for record in records if record["kind"] == "steps"], launch)
+    return [*_of_command(launch, chief[0].begins, chief[-1].ends), *chief]
 
 
 def _of_command(launch: Mapping[str, Any], first: float, last: float) -> list[Span]:
     """The command's stages: until the last one begins, which watches the worker from its `first` to its `last` record."""
-    end, known = launch["seconds_from_enter"], [(str(name), float(at)) for name, at in launch.get("stages", ())]
+    known = [(str(name), float(at)) for name, at in launch.get("stages", ())]
     starts = [("start Ansible", 0.0), *known] if known else [("plan, look at the hosts, publish, start", 0.0)]
     stages = [Span(HERE, name, at, after) for (name, at), (_, after) in pairwise([*starts, ("", max(first, starts[-1][1]))])]
-    return [*(span for span in stages if span.ends - span.begins >= LEAST_S), Span(HERE, "collect, show the result", last, end)]
+    stages = [span for span in stages if span.ends - span.begins >= LEAST_S]
+    return [*stages, Span(HERE, "collect, show the result", last, launch["seconds_from_enter"])]
 
 
-def _of_chief(records: Sequence[dict[str, Any]], to_training: float) -> list[Span]:
-    """The phases of the last process of the chief, by this machine's clock, on which the first step began at `to_training`."""
-    marks = [(record["t"], record["phase"]) for record in records if record["kind"] == "phase"]
-    steps = [record["t"] for record in records if record["kind"] == "steps"]
-    began = next(t for t, phase in marks if phase == Phase.TRAINING)
-    # Only the first process's start belongs to the launch.
-    before = [(t, phase) for t, phase in marks if t <= began]
-    ends = [t for t, phase in marks if t > began and phase == Phase.ENDED]
-    last, first_call = max([began, *ends, *steps]), min([*steps, *ends[-1:]], default=began)
-    times = [(t, WORDS.get(phase, phase)) for t, phase in before if phase not in TOGETHER]
-    # A phase with progress is recorded more than once.
-    times = [one for number, one in enumerate(times) if number == 0 or one[1] != times[number - 1][1]]
-    times += [(began, FIRST_CALL), (first_call, REST), (last, "")]
-    return [
-        Span("", what, round(begins - began + to_training, 3), round(ends - began + to_training, 3))
-        for (begins, what), (ends, _) in pairwise(times)
-    ]
+def _of_chief(chief: str, marks: Mapping[str, float], steps: Sequence[float], launch: Mapping[str, Any]) -> list[Span]:
+    """The phases of the chief by this machine's clock.
+
+    Args:
+        chief: its host.
+        marks: when each phase first began, by the chief's clock; nobody checked these times.
+        steps: when calls of steps had ended, likewise.
+        launch: `Verdicts.launch_times`.
+    """
+    ahead, end = marks[Phase.TRAINING] - launch["seconds_to_training"], launch["seconds_from_enter"] - launch["seconds_after_training"]
+
+    def here(t: float) -> float:
+        return round(min(max(t - ahead, 0.0), end), 3)
+
+    began = here(marks[Phase.TRAINING])
+    starts = sorted((min(here(t), began), WORDS[Phase(phase)]) for phase, t in marks.items() if phase in WORDS)
+    first_call = max(here(min(steps)), began) if steps else end
+    times = [*starts, (began, FIRST_CALL), (first_call, REST), (end, "")]
+    return [Span(chief, what, begins, ends) for (begins, what), (ends, _) in pairwise(times)]

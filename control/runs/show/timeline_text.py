@@ -15,15 +15,13 @@ TRAINING = 0.3
 
 
 def show_timeline(run: RunFolder) -> str:
-    """The timeline of a run's last launch as text; its picture is written into the run's folder, which the last line names.
-
-    Raises:
-        LockstepError: the timeline is not known.
-    """
+    """The timeline of a run's last launch as text; its picture is written into the run's folder, which the last line names."""
     # matplotlib takes half a second to import, and few ask for this.
     from control.runs.show.timeline_picture import draw_timeline
 
     found, path = timeline.spans(run), run.path / PICTURE
+    if not found:
+        return f"The timeline of {run.name} is not known: it has not ended, trained no step, or no command watched its end."
     draw_timeline(found, path, f"{run.name}: from Enter to the result")
     return f"{timeline_text(found)}\n  picture: {project.relative(path)}"
 

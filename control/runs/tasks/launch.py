@@ -34,11 +34,7 @@ def record(task: Task) -> dict[str, Any]:
     under_way = {"run_under_way": plan.run} if RunFolder(folder).is_users else {}
     if all(claim["running"] for claim in claims.values()):
         reservations.release(plan.run)
-        return {
-            **under_way,
-            "before_start": None,
-            "ansible_facts": {"cluster": before.posts},
-        }
+        return {**under_way, "before_start": None, "ansible_facts": {"cluster": before.posts}}
     found = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
     plan = _with_answers(plan, found, {host.name: host.threads or 0 for host in before.posts})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
@@ -112,7 +108,7 @@ def _with_answers(plan: Plan, answers: dict[str, Any], before: dict[str, int]) -
         threads = before.get(host.name) or thread_share(plan.posts, host.name, answers[host.name]["cores"])
         place = tf_config(plan.hosts, rank) if rank < len(plan.hosts) else {}
         posts.append(replace(host, **answers[host.name], rank=rank, threads=threads, tf_config=place))
-    return replace(plan, hosts=posts[: len(plan.hosts)], spares=posts[len(plan.hosts) :])
+    return plan.with_posts(posts)
 
 
 def end(task: Task) -> dict[str, Any]:

@@ -210,9 +210,9 @@ NEAR, FAR = {1: [1000, 1010, 990], 2: [1500, 1700, 1600], 3: [1600, 1800, 1700]}
     ],
 )
 def test_the_answer(rates, message):
-    told = loader_results._answer(grouped(passes(rates), "loaders"), 4)
-    assert message in told
-    assert told.endswith(" Training takes 4 here (the cores) unless data.loaders says otherwise.")
+    answer = loader_results._answer(grouped(passes(rates), "loaders"), 4)
+    assert message in answer
+    assert answer.endswith(" Training takes 4 here (the cores) unless data.loaders says otherwise.")
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ class TestResults:
             "versions": {"ddp": {"torch": "2.13"}},
         }
         page = results.markdown(record)
-        told = (
+        expected = (
             "`ansible-playbook benchmarks/peers.yml`",
             "- node1: Some CPU, 0.38 CPUs, 3,072 MB",
             "## 5 workers, 1 Gbit/s",
@@ -343,7 +343,7 @@ class TestResults:
             "- horovod: not installed: no compiler (5 workers, 1 Gbit/s)\n",
             "- ddp: PyTorch DDP on Gloo (one worker: plain PyTorch) (torch 2.13)",
         )
-        assert [part for part in told if part not in page] == []
+        assert [part for part in expected if part not in page] == []
 
     @pytest.mark.parametrize("failing", [[], ["lockstep", "ddp"]])
     def test_it_is_drawn_also_of_little(self, failing, tmp_path):

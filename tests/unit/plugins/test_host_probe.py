@@ -228,7 +228,7 @@ def test_gpus_by_the_drivers_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         ((0, "throttled=0x0\n", ""), {"now": [], "since_boot": []}),
         ((0, "throttled=0x50005\n", ""), {"now": ["under-voltage", "throttled"], "since_boot": ["under-voltage", "throttled"]}),
@@ -237,6 +237,6 @@ def test_gpus_by_the_drivers_word(tmp_path):
         ((255, "VCHI initialization failed\n", ""), None),
     ],
 )
-def test_throttling_by_the_tool(answer, told, monkeypatch):
+def test_throttling_by_the_tool(answer, reported, monkeypatch):
     monkeypatch.setattr(probe.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert probe.throttled(Module({"get_throttled": answer})) == told
+    assert probe.throttled(Module({"get_throttled": answer})) == reported

@@ -122,7 +122,7 @@ def test_on_a_full_disk_a_run_is_stopped(place):
 
 
 def test_host_that_misses_the_publication_is_refused(place, tmp_path, monkeypatch, worker_claim):
-    """What another user published is told apart from what is not shared."""
+    """What another user published is distinguished from what is not shared."""
     (tmp_path / "manifest.json").touch()
     seen, missing = str(tmp_path / "manifest.json"), str(tmp_path / "trainer.zip")
     assert place.asked("query", needs=[seen])["running"] is False

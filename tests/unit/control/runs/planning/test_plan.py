@@ -709,9 +709,10 @@ def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
     assert unset.train.class_counts is None, "of another run, whose configuration was taken"
 
 
-def test_evaluate_and_detach_together_are_refused(ask):
-    assert refusal(OperatorRequest.of, {"evaluate": True, "detach": "yes"}) == (
-        "evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"
+@pytest.mark.parametrize("name", ["evaluate", "timeline"])
+def test_the_end_is_not_awaited_with_detach(name):
+    assert refusal(OperatorRequest.of, {name: True, "detach": "yes"}) == (
+        f"{name}=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"
     )
 
 
