@@ -62,12 +62,25 @@ def as_texts(given: Any) -> dict[str, str] | None:
     return {name: str(value) for name, value in given.items()} if fits else None
 
 
-def assignments(given: Mapping[str, str]) -> list[str]:
-    """`NAME=value` for a shell, each quoted to a single word; ConfigError if a name is invalid or may not be set."""
+def of_worker(given: Mapping[str, str], caches: str) -> dict[str, str]:
+    """Variables of a worker whose inventory and configuration set the `given` ones, and whose caches are in a folder."""
+    return {
+        "KERAS_HOME": f"{caches}/keras",
+        "NUMBA_CACHE_DIR": f"{caches}/kernels",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "PYTHONUNBUFFERED": "1",
+        # Lockstep's own threads already call NumPy's products in parallel.
+        "OPENBLAS_NUM_THREADS": "1",
+        **given,
+    }
+
+
+def assignments(given: Mapping[str, str], caches: str) -> list[str]:
+    """`of_worker` as `NAME=value` for a shell, each quoted to a single word; ConfigError if a given name is invalid or may not be set."""
     check_environment(given, "environment", of_a_host=True)
-    return [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    return [f"{name}={shlex.quote(str(value))}" for name, value in of_worker(given, caches).items()]
 
 
-def exports(given: Mapping[str, str]) -> str:
+def exports(given: Mapping[str, str], caches: str) -> str:
     """`export` lines for a shell script."""
-    return "\n".join(f"export {assignment}" for assignment in assignments(given))
+    return "\n".join(f"export {assignment}" for assignment in assignments(given, caches))

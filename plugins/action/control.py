@@ -20,7 +20,7 @@ class ActionModule(Action):
 
     def act(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Run the task."""
-        return self.function(do)(Task(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template))
+        return self.function(do)(Task(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template, self.for_host))
 
     def function(self, name: str) -> Callable[[Task], dict[str, Any]]:
         """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""

@@ -41,10 +41,9 @@ def _command(plan: Plan, host: str, threads: int, arguments: dict[str, Any]) -> 
     }
     options = " ".join(f"--{name} {value}" for name, value in numbers.items())
     environment = [
-        f"KERAS_HOME={shlex.quote(arguments['keras'])}",
         f"CUDA_VISIBLE_DEVICES={gpu_share(plan.hosts, host)}",
-        f"TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}",
-        *assignments(next(one for one in plan.hosts if one.name == host).environment),
+        f"OMP_NUM_THREADS={threads}",
+        *assignments(next(one for one in plan.hosts if one.name == host).environment, arguments["caches"]),
     ]
     start = checked_code.command(*(arguments[name] for name in ("python", "code", "code_sha256", "caches")))
     return f"{' '.join(environment)} {shlex.join(start)} -m trainer steptime {options}"

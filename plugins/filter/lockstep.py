@@ -9,7 +9,7 @@ from control.lab import lab_inventory
 from control.provision import host_rules
 from control.remote import checked_code
 from control.runs.hosts import inventory_hosts
-from control.runs.launch import launches
+from control.runs.launch import launches, preload
 from trainer.common.plain_values import from_plain, to_plain
 from trainer.host import claims
 from trainer.rundir.launch_record import Host
@@ -28,6 +28,7 @@ class FilterModule:
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,
+            "fork_server_key": preload.key,
             "checked_code": _checked_code_line,
             "launched_at": launches.launched_at,
             "dfs_trusted": host_rules.dfs_trusted,

@@ -1,8 +1,6 @@
 """One worker as a child process: started, watched by its heartbeats, ended."""
 
 import contextlib
-import json
-import os
 import re
 import signal
 import subprocess
@@ -11,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.common.clock import CLOCK, Clock
-from trainer.common.errors import code_of
+from trainer.common.errors import ClusterError, code_of
 from trainer.common.files import is_read_only
 from trainer.host.process import STACKS
 from trainer.rundir.phases import Phase
 from trainer.supervision.failure import silent
+from trainer.supervision.forked import Forked, ForkServer
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -30,40 +29,6 @@ STACKS_S = 2.0
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 """Function that starts a process: `subprocess.Popen` or a replacement."""
-
-
-class Standby:
-    """A process beside a worker that has already imported TensorFlow, and becomes the next worker on request (`standby_process`)."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
-        """Start the process with `--pipe` and `--parent`. Call this from the main thread: the process ends with the calling thread."""
-        reader, self._writer = os.pipe()
-        words = [*command, "--pipe", str(reader), "--parent", str(os.getpid())]
-        self._process = subprocess.Popen(words, env=dict(environment), pass_fds=[reader])
-        os.close(reader)
-        self.pid = self._process.pid
-
-    def become(self, arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
-        """Let the process run `python -m trainer ARGUMENTS` in this environment; None if it is gone or does not listen."""
-        order = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
-        os.set_blocking(self._writer, False)
-        try:
-            ordered = self._process.poll() is None and os.write(self._writer, order) == len(order)
-        except OSError:
-            ordered = False
-        os.close(self._writer)
-        if not ordered:
-            self._kill()
-        return self._process if ordered else None
-
-    def end(self) -> None:
-        """End it."""
-        os.close(self._writer)
-        self._kill()
-
-    def _kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
 
 
 @dataclass(frozen=True)
@@ -132,14 +97,19 @@ class Child:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         metrics: Path,
-        standby: Standby | None = None,
+        forks: ForkServer | None = None,
         clock: Clock = CLOCK,
         popen: Start = subprocess.Popen,
     ):
-        """Start the worker, if possible from `standby`. It writes to this process' standard output, and does not outlive this process."""
+        """Start the worker, if possible from `forks`. It writes to this process' standard output, and does not outlive this process."""
         self.pulse, self._clock = Pulse(metrics, clock), clock
-        taken = standby.become(arguments, environment) if standby is not None else None
-        self._process = taken or popen([*program, *arguments], env=dict(environment))
+        self.refusal = ""
+        """Reason why `forks` did not start it; empty if there is none."""
+        self._process: Forked | subprocess.Popen[bytes]
+        try:
+            self._process = forks.fork(arguments, environment) if forks else popen([*program, *arguments], env=dict(environment))
+        except ClusterError as error:
+            self.refusal, self._process = str(error), popen([*program, *arguments], env=dict(environment))
         self.pid = self._process.pid
         self.why = ""
         """Reason why this process ended the worker; empty if it did not."""

@@ -37,7 +37,7 @@ class Post:
     worker: Sequence[str]
     """The worker's arguments, to which the generation is added."""
     standby: Sequence[str]
-    """Command line of a process that becomes the next worker; empty: a worker is only started when needed."""
+    """Command line of a process that forks the next worker; empty: a worker is only started when needed."""
     session: Sequence[str]
     """Command that starts this supervisor's tmux session again; empty: the session is not started again."""
     limits: Limits
@@ -70,7 +70,7 @@ class Post:
             launch=record.launch,
             program=[*python, "trainer"],
             worker=worker,
-            standby=[*python, "trainer.supervision.standby_process"] if recovery["standby"] else [],
+            standby=[*python, "trainer.host.fork_server"] if recovery["standby"] else [],
             session=claims.session_command(claims.session_name(record.run, rank, own.root), str(folder)),
             limits=Limits(recovery["max_restarts"], recovery["max_restarts_per_hour"]),
             patience=Patience(float(own.silence or 0), recovery["hang"]),

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.common.clock import CLOCK, Clock, repeating
 from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.common.files import is_read_only, read_json, write_json
-from trainer.host import claims, tmux_socket
+from trainer.host import claims, fork_server, tmux_socket
 from trainer.host.claims import MARK
 from trainer.host.process import LET_IN
 from trainer.network.member import tf_config
@@ -26,12 +26,14 @@ from trainer.rundir.full_disk import Log
 from trainer.rundir.metrics_log import HEARTBEAT_S, METRICS, Metrics
 from trainer.rundir.phases import ROOM, TOGETHER, Phase
 from trainer.supervision import rendezvous, restart_policy
-from trainer.supervision.child import Child, Pulse, Standby, Start
+from trainer.supervision.child import Child, Pulse, Start
 from trainer.supervision.failure import LOST
+from trainer.supervision.forked import ForkServer
 from trainer.supervision.post import Post
 from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admission, EntryPort, EntryRequest, RunEnd
 from trainer.supervision.restart_policy import FINAL, LONG_AGO, Decision, Report, may_go_on
 from trainer.supervision.run_folder import RunFolder
+from trainer.worker.backend import MODULES
 
 HOUR_S = 3600.0
 AGAIN_S = 0.2
@@ -136,7 +138,8 @@ class Supervisor:
         self._history.began = self._history.began or clock.time()
         self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
-        self._standby: Standby | None = None
+        self._forks = ForkServer.of_host(os.environ.get(fork_server.KEY, ""))
+        """Process that forks the workers, if there is one."""
         self._entry: EntryPort | None = None
         self._start: rendezvous.Start | None = None
         """Start that is open from the decision to restart until this worker's first step."""
@@ -213,8 +216,10 @@ class Supervisor:
         given = ["--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
         arguments = [*post.worker, *given, *self._more_arguments()]
         self._record()
-        standby, self._standby = self._standby, None
-        self._child = Child(post.program, arguments, self._environment(), post.folder / METRICS, standby, self._clock, self._popen)
+        self._child = Child(post.program, arguments, self._environment(), post.folder / METRICS, self._forks, self._clock, self._popen)
+        if self._child.refusal:
+            say(f"the worker imports TensorFlow itself: {self._child.refusal}")
+            self._end_forks()
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
@@ -240,8 +245,8 @@ class Supervisor:
             return NOT_ALL
         if self._lost_folder:
             return REMOVED
-        if self._post.standby and self._standby is None and pulse.longest:
-            self._standby = Standby(self._post.standby, self._environment())
+        if self._post.standby and self._forks is None and pulse.longest:
+            self._forks = ForkServer.beside(self._post.standby, MODULES, self._environment())
         # A host that goes down may send SIGTERM next.
         order, without_terminal = self._order, self._clock.monotonic() - self._signalled.get(signal.SIGHUP, math.inf)
         if order is Order.RETURN and without_terminal >= HANGUP_S:
@@ -254,10 +259,6 @@ class Supervisor:
         return self._folder.is_lost() and signal.SIGHUP not in self._signalled
 
     def _return_to_folder(self) -> None:
-        """Restore the removed run directory, with which the prepared next worker is gone, too."""
-        if self._standby is not None:
-            self._standby.end()
-            self._standby = None
         self._folder.restore()
         self._metrics = Metrics(self._post.folder / METRICS)
         self._record()
@@ -274,6 +275,11 @@ class Supervisor:
                 child.signal(LET_IN)
 
         self._entry = EntryPort(post.rank, post.peers, post.secret, absent, let_in, self._clock)
+
+    def _end_forks(self) -> None:
+        if self._forks is not None:
+            self._forks.end()
+        self._forks = None
 
     def _close_entry(self, finished: bool) -> None:
         self._newcomers = set()
@@ -534,8 +540,7 @@ class Supervisor:
         return RESTART
 
     def _end(self, code: int) -> int:
-        if self._standby is not None:
-            self._standby.end()
+        self._end_forks()
         if signal.SIGHUP in self._signalled:
             self._clock.sleep(HANGUP_S)
         order = self._order

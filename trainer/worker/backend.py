@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("tensorflow", "keras")
 """Libraries with the slowest imports."""
 MODULES = (*LIBRARIES, "trainer.worker.process", "trainer.network.cluster", "trainer.worker.loop", "trainer.worker.choose_engine")
-"""Modules that a standby process imports ahead of its worker's start."""
+"""Modules that a process imports before it forks the next worker."""
 
 
 def join(task: "Task | None", threads: int, gpus: int, direct_port: int) -> "Cluster":

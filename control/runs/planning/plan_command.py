@@ -1,9 +1,10 @@
 """The plan of a run, made by the trainer in its own process."""
 
+import contextlib
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from control.runs.launch import reservations, waiting_runs
 from control.runs.planning import host_choice, kept_choices, parameter_servers, script_plan
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
+from control.runs.results.summary import Summary
 from control.runs.show import parameter_server_text, plan_text
 from trainer.common.plain_values import from_plain, to_plain
 from trainer.config.schema import PARAMETER_SERVER
@@ -80,7 +82,20 @@ def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[Host]:
     return free_ports.choose(workers)
 
 
-def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_workers: int, packs: str, write: bool) -> Plan:
+def nothing(_: Sequence[Host]) -> contextlib.AbstractContextManager[None]:
+    """Do nothing while the plan is made."""
+    return contextlib.nullcontext()
+
+
+def make_plan(
+    asked: OperatorRequest,
+    inventory: Inventory,
+    run_kind: str,
+    default_workers: int,
+    packs: str,
+    write: bool,
+    meanwhile: Callable[[Sequence[Host]], contextlib.AbstractContextManager[None]] = nothing,
+) -> Plan:
     """The plan from `control plan`, with the run's location.
 
     Args:
@@ -90,6 +105,7 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
         default_workers: default number of workers.
         packs: folder of published datasets on the control node.
         write: whether caches may be written and the run's name reserved, because this command is about to start the run.
+        meanwhile: what is done on the hosts while the plan is made.
 
     Raises:
         LockstepError: a refusal of the plan.
@@ -114,7 +130,9 @@ def make_plan(asked: OperatorRequest, inventory: Inventory, run_kind: str, defau
     if scripted:
         plan = script_plan.make_script_plan(request)
     else:
-        plan = from_plain(Plan, trainer_process.run_trainer(["plan"], given=to_plain(request)))
+        waits = asked.queue or (request.started is not None and Summary.read(request.started).under_way)
+        with nothing(()) if waits else meanwhile(request.hosts):
+            plan = from_plain(Plan, trainer_process.run_trainer(["plan"], given=to_plain(request)))
     if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
     nonce = secrets.token_hex(16)

@@ -1,5 +1,6 @@
 """Make and show the plan of `train.yml`; touches no host."""
 
+import functools
 import re
 import secrets
 from dataclasses import replace
@@ -11,7 +12,7 @@ from control.common.operator_variables import boolean, integer
 from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts import run_recovery
-from control.runs.launch import launches, reservations, under_way
+from control.runs.launch import launches, preload, reservations, under_way
 from control.runs.planning import plan_command, script_plan
 from control.runs.planning.plan_request import OperatorRequest
 from control.runs.results import mlflow_log
@@ -55,7 +56,9 @@ def plan(task: Task) -> dict[str, Any]:
         spares=inventory.spares if command == "train" else (),
         apart=inventory.apart if command in ("train", "doctor") else (),
     )
-    plan = plan_command.make_plan(asked, inventory, kind, number, task.arguments["packs"], not task.check_mode)
+    writes = not task.check_mode
+    meanwhile = functools.partial(preload.preloading, task) if command == "train" and writes else plan_command.nothing
+    plan = plan_command.make_plan(asked, inventory, kind, number, task.arguments["packs"], writes, meanwhile)
     if plan.script and command != "train":
         script_plan.refuse(plan.folder, f"{command}.yml")
     if command == "playbooks/slurm":

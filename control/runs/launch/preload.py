@@ -1,0 +1,85 @@
+"""Hosts import TensorFlow while the plan of their run is still made: a process on each, from which its workers are forked.
+
+Whatever goes wrong here costs only time: a worker that finds no such process imports TensorFlow itself.
+"""
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from control.common import worker_environment
+from control.common.task import Task
+from control.remote import modules
+from trainer.host import fork_server
+from trainer.rundir.launch_record import Host
+from trainer.worker.backend import LIBRARIES
+
+PROGRAM = Path(fork_server.__file__)
+
+
+def key(python: str, caches: str) -> str:
+    """Name of the server for workers with this Python and this folder of caches: all of a host's workers that could share one do."""
+    return hashlib.sha256("\0".join((python, caches, PROGRAM.read_text(encoding="utf-8"))).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Server:
+    """The process on one host."""
+
+    action: Any
+    """An action on the host."""
+    session: dict[str, Any]
+    """Arguments of the module `tmux_session` that start it."""
+    started: bool = field(default=False, init=False)
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        with contextlib.suppress(Exception):
+            self.started = bool(modules.execute(self.action, "tmux_session", self.session).get("changed"))
+
+    def end(self) -> None:
+        """End it if `start` has started it."""
+        if self.started:
+            with contextlib.suppress(Exception):
+                modules.execute(self.action, "tmux_session", {"name": self.session["name"], "state": "absent", "grace": 0})
+
+
+@contextlib.contextmanager
+def preloading(task: Task, hosts: Sequence[Host]) -> Iterator[None]:
+    """Start the processes, in the background; end them if what is done meanwhile fails."""
+    servers = _servers(task, hosts)
+    for server in servers:
+        threading.Thread(target=server.start, daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        for server in servers:
+            server.end()
+        raise
+
+
+def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
+    """One for each host that its inventory allows it on and that trains without GPUs; one for all workers of this machine."""
+    servers: dict[tuple[str, str], Server] = {}
+    for host in hosts:
+        variables = task.task_vars["hostvars"][host.name]
+        # What a process has of CUDA does not survive a fork.
+        if host.gpus or not variables.get("worker_preload", True):
+            continue
+        python = variables.get("worker_python", f"{variables['worker_root']}/venv/bin/python")
+        caches = variables.get("worker_caches", f"{variables['worker_root']}/caches")
+        name = key(python, caches)
+        if (host.address, name) not in servers:
+            environment = {**worker_environment.of_worker(host.environment, caches), "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"}
+            servers[host.address, name] = Server(task.on(host.name), _session(name, python, environment))
+    return list(servers.values())
+
+
+def _session(name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    settings = [f"{variable}={value}" for variable, value in environment.items()]
+    argv = ["env", *settings, python, "-c", PROGRAM.read_text(encoding="utf-8"), name, "0", *LIBRARIES]
+    return {"name": f"lockstep-preload-{name}", "argv": argv, "chdir": "/"}

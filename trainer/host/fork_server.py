@@ -1,0 +1,266 @@
+"""A process that imports TensorFlow once and forks workers: the import takes most of the time of a worker's start.
+
+A launch starts such a server on each host while its plan is made, in a tmux session of its own and before the trainer's code is there
+(`python -c`, standard library only). A supervisor starts one beside its worker for restarts, if `recovery.standby` asks for that. Each
+client holds one connection, over which it orders one process after another and hears how they end; a process is killed when its client
+ends, and the server ends with its last client. What tells a forked worker from one that was started anew: its command line, its parent,
+and a session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KEY = "LOCKSTEP_FORK_SERVER"
+"""Environment variable of a supervisor with the key of its host's server."""
+WAIT_S, LINGER_S = 60.0, 20.0
+"""Seconds that a server waits for its first client, and for another after its last."""
+LEAST_NICE, OOM, FIRST_TO_GO = 19, "/proc/self/oom_score_adj", 500
+"""For a server beside a training worker: only spare processor time, and the kernel's first choice when memory is short."""
+LARGEST = 1 << 20
+"""Bytes of an order."""
+OPENMP = (b"libgomp", b"libomp", b"libiomp")
+OF_ONE_PROCESS = {
+    *("TF_CONFIG", "TMPDIR", "PYTHONPATH", "PWD", "OLDPWD", "PS1", "SHLVL", "_", "TMUX", "TMUX_PANE", "OMP_NUM_THREADS", KEY),
+    # Variables that tmux takes from whoever starts a session.
+    *("DISPLAY", "KRB5CCNAME", "MSYSTEM", "SSH_ASKPASS", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_CONNECTION", "WINDOWID", "XAUTHORITY"),
+}
+"""Environment variables that no import of TensorFlow reads."""
+
+
+def folder() -> str:
+    """This user's folder of sockets, which nobody else may enter; OSError if somebody else made it."""
+    path = os.path.join(os.environ.get("TMUX_TMPDIR") or "/tmp", f"lockstep-{os.getuid()}")  # noqa: S108 - as tmux does
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a folder that only this user may enter")
+    return path
+
+
+def socket_path(name: str) -> str:
+    """The socket of a server."""
+    return os.path.join(folder(), f"fork-{name}")
+
+
+class Server:
+    """Forks a process for each order, and tells its client how the process ended."""
+
+    def __init__(self, environment: Mapping[str, str], listener: socket.socket | None = None, client: socket.socket | None = None):
+        """Take the environment from before the import, and a socket that listens for clients, or the only client."""
+        self._environment, self._listener = environment, listener
+        self._processes: dict[socket.socket, int] = {}
+        """Each client's process; 0 while it has none."""
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        for one in (self._woken, self._waker):
+            one.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        if client is not None:
+            self._admit(client)
+
+    def run(self) -> dict[str, Any] | None:
+        """Serve; return in a new process, with its order, and in the server itself, None, once no client is left to serve."""
+        deadline = time.monotonic() + WAIT_S
+        while self._processes or (self._listener and time.monotonic() < deadline):
+            for selected, _ in self._selector.select(None if self._processes else max(0.0, deadline - time.monotonic())):
+                order = selected.data(selected.fileobj)
+                if order is not None:
+                    return order
+                deadline = time.monotonic() + LINGER_S
+        return None
+
+    def _accept(self, listener: socket.socket) -> None:
+        self._admit(listener.accept()[0])
+
+    def _admit(self, client: socket.socket) -> None:
+        self._processes[client] = 0
+        self._selector.register(client, selectors.EVENT_READ, self._heed)
+
+    def _heed(self, client: socket.socket) -> dict[str, Any] | None:
+        """Read a client's order, and return it in the process forked for it."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(client, LARGEST, 3)
+        except OSError:
+            message, descriptors = b"", []
+        if not message:
+            self._dismiss(client)
+            return None
+        order: dict[str, Any] = json.loads(message)
+        reason = self._refusal(order["environment"])
+        if reason:
+            _tell(client, {"refused": reason})
+        elif _listens(client):
+            pid = os.fork()
+            if not pid:
+                self._leave(descriptors)
+                return order
+            self._processes[client] = pid
+            _tell(client, {"pid": pid})
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return None
+
+    def _refusal(self, wanted: Mapping[str, str]) -> str:
+        """Why a process forked here could differ from one that was started anew; empty if it does not."""
+        names = self._environment.keys() | wanted.keys()
+        with open("/proc/self/maps", "rb") as maps:
+            openmp = any(name in maps.read() for name in OPENMP)
+        checked = names - (OF_ONE_PROCESS - {"OMP_NUM_THREADS"} if openmp else OF_ONE_PROCESS)
+        changed = sorted(name for name in checked if self._environment.get(name) != wanted.get(name))
+        if changed:
+            return f"the environment has changed: {', '.join(changed)}"
+        return "the import left threads behind" if len(os.listdir("/proc/self/task")) > 1 else ""
+
+    def _leave(self, descriptors: Sequence[int]) -> None:
+        """In a new process: leave the server's files and signals, and take the client's streams."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        self._selector.close()
+        for one in (self._woken, self._waker, *([self._listener] if self._listener else []), *self._processes):
+            one.close()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+    def _reap(self, woken: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(4096)
+        for client, pid in self._processes.items():
+            ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
+            if ended:
+                self._processes[client] = 0
+                _tell(client, {"code": os.waitstatus_to_exitcode(status)})
+
+    def _dismiss(self, client: socket.socket) -> None:
+        """Kill the process of a client that has gone."""
+        pid = self._processes.pop(client)
+        self._selector.unregister(client)
+        client.close()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _tell(client: socket.socket, message: dict[str, Any]) -> None:
+    # A client that has gone is dismissed next.
+    with contextlib.suppress(OSError):
+        client.send(json.dumps(message).encode())
+
+
+def _listens(client: socket.socket) -> bool:
+    """Return whether a client has not lost patience: what it ordered must not start beside what it started instead."""
+    try:
+        return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _become(order: dict[str, Any], before: Mapping[str, str]) -> None:
+    """Run a module as `python -m` does; its arguments end with its parent's process id. `before`: this environment before the import."""
+    os.chdir(order["folder"])
+    os.umask(order["umask"])
+    # What imports set stays.
+    set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    os.environ.clear()
+    os.environ.update(order["environment"] | set_by_imports)
+    # To be chosen anew, by TMPDIR.
+    tempfile.tempdir = None
+    sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    sys.argv = [order["module"], *order["arguments"], "--parent", str(os.getppid())]
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    gc.enable()
+    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+
+
+def _import(modules: Sequence[str]) -> None:
+    # Importing creates only long-lived objects; scanning them repeatedly takes a third of its processor time.
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    # Scanned by no new process, which would copy their pages.
+    gc.freeze()
+
+
+def _beside_a_worker(modules: Sequence[str], parent: int) -> str:
+    """Import with spare processor time only, and end with the parent; return the score by which the kernel chose processes to kill."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    with open(OOM, "r+", encoding="ascii") as score:
+        before = score.read().strip()
+        score.write(str(min(1000, int(before) + FIRST_TO_GO)))
+
+    def patiently() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
+        _import(modules)
+
+    # A nice value belongs to a thread, and only root may lower it again: it ends with this thread.
+    thread = threading.Thread(target=patiently)
+    thread.start()
+    thread.join()
+    return before
+
+
+def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
+    """Serve until no client is left.
+
+    Args:
+        where: the key of a server with a socket, or the descriptor of a connection to the only client.
+        modules: what to import.
+        parent: the client's process id, if this process stands by beside its worker.
+    """
+    # A requested end needs no message.
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    score, before = "", dict(os.environ)
+    if parent:
+        score = _beside_a_worker(modules, parent)
+        server = Server(before, client=socket.socket(fileno=int(where)))
+    else:
+        path = socket_path(where)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        listener.listen()
+        _import(modules)
+        server = Server(before, listener)
+    order = server.run()
+    if order is None:
+        return
+    if score:
+        with open(OOM, "w", encoding="ascii") as stream:
+            stream.write(score)
+    signal.signal(signal.SIGINT, interrupted)
+    _become(order, before)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[3:], int(sys.argv[2]))
