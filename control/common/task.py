@@ -28,7 +28,7 @@ class Task:
     """With `--check`, nothing is changed."""
     template: Callable[[Any], Any] = lambda value: value
     """Ansible's templating, for values in `task_vars`."""
-    on: Callable[[str], Any] = lambda name: None
+    on: Callable[[str], Any] = lambda _: None
     """An action on a host of the inventory, over a connection of its own."""
 
     @property
