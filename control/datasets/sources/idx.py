@@ -1,11 +1,13 @@
 """Source `idx`: the four files of MNIST's format (LeCun, Cortes, Burges), plain or gzipped."""
 
+import contextlib
 import gzip
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -28,11 +30,15 @@ HEADER = 4 + 4 * MOST_DIMENSIONS
 def _parse(data: bytes | bytearray, name: str) -> np.ndarray:
     """An idx file's bytes as a uint8 array of the shape in its header; DatasetError if they are anything else."""
     start, shape = _header(bytes(data[:HEADER]), name)
-    expected = math.prod(shape)
-    if len(data) - start != expected:
-        more = "more than that" if len(data) - start > expected else f"{len(data) - start:,}"
-        raise DatasetError(f"{name}: truncated or damaged: {expected:,} bytes by its header, {more} in it")
+    _check_length(len(data), start, shape, name)
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _check_length(length: int, start: int, shape: tuple[int, ...], name: str) -> None:
+    expected = math.prod(shape)
+    if length - start != expected:
+        more = "more than that" if length - start > expected else f"{length - start:,}"
+        raise DatasetError(f"{name}: truncated or damaged: {expected:,} bytes by its header, {more} in it")
 
 
 def _header(data: bytes, name: str) -> tuple[int, tuple[int, ...]]:
@@ -58,19 +64,21 @@ class Idx:
         self._images: dict[str, np.ndarray] = {}
 
     def scan(self) -> Listing:
-        """Read the files and list their records."""
-        files, labels = [], {}
+        """List the records: labels are read, and of the images, which take longer, only how many there are."""
+        files, labels, shapes = [], {}, dict[str, tuple[int, ...]]()
         for split, stem in STEMS.items():
             pair = [self._find(stem, kind) for kind in ("images-idx3", "labels-idx1")]
             files += pair
-            images, numbers = (_parse(_bytes(file), str(file)) for file in pair)
-            self._check(split, images, numbers)
-            self._images[split], labels[split] = images, numbers.tolist()
+            shapes[split], numbers = _shape(pair[0]), _read(pair[1])
+            self._check(split, shapes, numbers)
+            labels[split] = numbers.tolist()
         classes = class_names(f"dataset {self.path}", labels, self._classes)
-        return listing(self._name, classes, labels, fingerprint(files), (*self._images["train"].shape[1:], 1))
+        return listing(self._name, classes, labels, fingerprint(files), (*shapes["train"][1:], 1))
 
     def read(self, split: str, index: int) -> bytes:
-        """Raw pixels of one image, row by row."""
+        """Raw pixels of one image, row by row; DatasetError if the images' file is damaged."""
+        if split not in self._images:
+            self._images[split] = _read(self._find(STEMS[split], "images-idx3"))
         return self._images[split][index].tobytes()
 
     def _find(self, stem: str, kind: str) -> Path:
@@ -81,16 +89,16 @@ class Idx:
                     return file
         raise DatasetError(f"dataset {self.path}: {stem}-{kind}-ubyte is missing; the source `idx` needs {WANTED}")
 
-    def _check(self, split: str, images: np.ndarray, labels: np.ndarray) -> None:
-        if images.ndim != 3 or labels.ndim != 1:
+    def _check(self, split: str, shapes: Mapping[str, tuple[int, ...]], labels: np.ndarray) -> None:
+        images, first = shapes[split], shapes["train"]
+        if len(images) != 3 or labels.ndim != 1:
             raise DatasetError(
-                f"dataset {self.path}: {split}: images need 3 dimensions and labels 1, found {images.ndim} and {labels.ndim}"
+                f"dataset {self.path}: {split}: images need 3 dimensions and labels 1, found {len(images)} and {labels.ndim}"
             )
-        if len(images) != len(labels) or not len(images):
-            raise DatasetError(f"dataset {self.path}: {split}: {len(images)} images but {len(labels)} labels")
-        first = self._images.get("train")
-        if first is not None and first.shape[1:] != images.shape[1:]:
-            raise DatasetError(f"dataset {self.path}: train images are {first.shape[1:]}, test images {images.shape[1:]}; they must agree")
+        if images[0] != len(labels) or not images[0]:
+            raise DatasetError(f"dataset {self.path}: {split}: {images[0]} images but {len(labels)} labels")
+        if first[1:] != images[1:]:
+            raise DatasetError(f"dataset {self.path}: train images are {first[1:]}, test images {images[1:]}; they must agree")
 
 
 def listing(name: str, classes: list[str], labels: dict[str, list[int]], stamp: str, shape: tuple[int, ...]) -> Listing:
@@ -99,17 +107,34 @@ def listing(name: str, classes: list[str], labels: dict[str, list[int]], stamp: 
     return Listing(name, classes, files, labels, stamp, shape)
 
 
-def _bytes(file: Path) -> bytearray:
-    """A file's content, unpacked, and at most one byte more than its header says: a small packed file may hold any number."""
+def _shape(file: Path) -> tuple[int, ...]:
+    """The shape of a file's array by its header, which the size of a file that is not packed must agree with."""
+    with _opened(file) as stream:
+        start, shape = _header(stream.read(HEADER), str(file))
+    expected = start + math.prod(shape)
+    _check_size(file, expected)
+    if file.suffix != ".gz":
+        _check_length(file.stat().st_size, start, shape, str(file))
+    return shape
+
+
+def _read(file: Path) -> np.ndarray:
+    """A file's array, of which at most one byte more is unpacked than its header says: a small packed file may hold any number."""
+    with _opened(file) as stream:
+        data = bytearray(stream.read(HEADER))
+        start, shape = _header(bytes(data), str(file))
+        expected = start + math.prod(shape)
+        _check_size(file, expected)
+        while len(data) <= expected and (block := stream.read(min(BLOCK, expected + 1 - len(data)))):
+            data += block
+    return _parse(data, str(file))
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            data = bytearray(stream.read(HEADER))
-            start, shape = _header(bytes(data), str(file))
-            expected = start + math.prod(shape)
-            _check_size(file, expected)
-            while len(data) <= expected and (block := stream.read(min(BLOCK, expected + 1 - len(data)))):
-                data += block
-            return data
+            yield stream
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{file}: can't be read: {error}") from None
 

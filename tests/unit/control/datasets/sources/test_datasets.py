@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from control.datasets.listing.registry import detect, open_source
+from control.datasets.publishing.image_check import ImageCheck
 from control.datasets.sources import fashion_mnist, idx
 from control.datasets.sources.folder import LAYOUT, Folder
 from control.datasets.sources.idx import Idx
@@ -20,6 +21,11 @@ def refusal(function, *arguments):
     with pytest.raises(DatasetError) as caught:
         function(*arguments)
     return str(caught.value)
+
+
+def checked(source, packs):
+    """What a plan does with a dataset that is not published yet."""
+    return ImageCheck(source, source.scan(), packs).readable(False, lambda *_: None)
 
 
 # --- folder
@@ -232,7 +238,7 @@ def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
     file.write_bytes(gzip.compress(whole + bytes(1_000_000)))
     monkeypatch.setattr(idx, "_parse", lambda data, name: read.append(len(data)) or pytest.fail("long enough"))
     with pytest.raises(pytest.fail.Exception):
-        Idx(str(root)).scan()
+        Idx(str(root)).read("train", 0)
     assert read == [len(whole) + 1]
 
 
@@ -244,11 +250,11 @@ def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
         (lambda data: gzip.compress(b"")[:10] + b"\xff" * 40, ""),
     ],
 )
-def test_idx_with_a_damaged_gzip(change, reason, make_idx):
+def test_idx_with_a_damaged_gzip(change, reason, make_idx, tmp_path):
     root = make_idx(zipped=("train",))
     file = root / "train-images-idx3-ubyte.gz"
     file.write_bytes(change(file.read_bytes()))
-    assert refusal(Idx(str(root)).scan).startswith(f"{file}: can't be read: {reason}")
+    assert refusal(lambda: checked(Idx(str(root)), tmp_path)).startswith(f"{file}: can't be read: {reason}")
 
 
 @pytest.mark.parametrize(
