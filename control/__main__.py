@@ -43,7 +43,7 @@ def _answering(path: str, prepare: str) -> Command:
 
         getattr(process, prepare)()
         module, name = path.rsplit(".", 1)
-        print(json.dumps(getattr(importlib.import_module(module), name)(**json.load(sys.stdin))))
+        print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(sys.stdin.readline()))))
         return DONE
 
     command.__doc__ = f"Read the arguments of `{path}` as JSON from standard input; print progress lines, if any, then its result as JSON."
@@ -61,7 +61,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
 
-    request = from_plain(plan_request.Request, json.load(sys.stdin))
+    request = from_plain(plan_request.Request, json.loads(sys.stdin.readline()))
     print(json.dumps(to_plain(planning.make_plan(request, progress))))
     return DONE
 

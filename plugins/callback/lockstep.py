@@ -35,6 +35,8 @@ QUIET_S = 0.1
 """Between two looks at whether they have ended. Ansible's default of 1 ms takes a tenth of a core from workers on this machine."""
 OBJECTS = 50_000
 """New objects after which Python looks for garbage. With its default of 700, a tenth of a command's processor time goes there."""
+PLANNED = ("train.yml", "doctor.yml")
+"""Playbooks whose first task needs `python -m control plan`."""
 PATIENT = (2, 3)
 """Further Ctrl-C that have no effect: the first is being handled."""
 
@@ -69,6 +71,11 @@ class CallbackModule(Default):
         from control.common.terminal_lines import keeping_ours
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
+        if Path(playbook._file_name).name in PLANNED:
+            from control.remote import trainer_process
+
+            # It imports what it needs while Ansible gets ready for the first task.
+            trainer_process.begin(["plan"])
         refuse_empty_inventory(playbook)
         from plugins.shared.interrupts import finish_messages_before_dying
 
