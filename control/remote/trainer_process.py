@@ -20,7 +20,7 @@ class _Process:
 
     def __init__(self, argv: Sequence[str]):
         self._parent = os.getpid()
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until `errors`
         settings: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors, "text": True, "cwd": project.ROOT}
         self._process = subprocess.Popen([sys.executable, "-m", "control", *argv], **settings)
 

@@ -28,6 +28,7 @@ class FilterModule:
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,
+            "unless_in": lambda stage, left_out: ":!all" if stage in left_out else "",
             "fork_server_key": preload.key,
             "checked_code": _checked_code_line,
             "launched_at": launches.launched_at,

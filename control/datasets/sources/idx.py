@@ -131,7 +131,7 @@ def _read(file: Path) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def _opened(file: Path) -> Iterator[gzip.GzipFile | IO[bytes]]:
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             yield stream

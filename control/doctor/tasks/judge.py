@@ -10,6 +10,7 @@ from control.common.task import Task
 from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
+from control.runs.launch import recent_check
 from trainer.common.files import write_json, write_text
 from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host
@@ -36,6 +37,8 @@ def judge(task: Task) -> dict[str, Any]:
         where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
         skip = "; to start without this check: -e preflight=false" if fast else ""
         return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
+    if path and fast:
+        recent_check.note(plan, text)
     return {"show": text, "ansible_facts": {"diagnosis": document}}
 
 

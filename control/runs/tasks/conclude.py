@@ -45,6 +45,7 @@ def conclude(task: Task) -> dict[str, Any]:
     summary = summary.changed(launch=verdicts.launch_times(record.entered_at, time.time() if launched_here else None, stages))
     summary.write(run.path)
     under_way.forget(run.path)
+    recent_check.keep_if(not verdicts.failure_text)
     if run.is_users and not summary.script:
         task.warn(evaluations.take(run))
         task.warn([mlflow_log.log(run, configurations.value_at(run.config, "telemetry.mlflow"))])

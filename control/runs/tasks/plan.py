@@ -12,7 +12,7 @@ from control.common.operator_variables import boolean, integer
 from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts import run_recovery
-from control.runs.launch import launches, preload, reservations, under_way
+from control.runs.launch import launches, preload, recent_check, reservations, under_way
 from control.runs.planning import plan_command, script_plan
 from control.runs.planning.plan_request import OperatorRequest
 from control.runs.results import mlflow_log
@@ -23,7 +23,10 @@ from trainer.common.plain_values import from_plain, to_plain
 from trainer.common.safe_text import printable
 from trainer.rundir.launch_record import Host, LaunchRecord
 
+BROKEN, SETTLE, PREFLIGHT, EVALUATE = "take_back", "settle", "preflight", "evaluate"
+"""Stages, by their files in `playbooks/stages/`, that most launches leave out."""
 LATER: dict[str, Any] = {
+    "left_out": [],
     "published": {},
     "launch": {},
     "broken_launches": [],
@@ -65,9 +68,10 @@ def plan(task: Task) -> dict[str, Any]:
         run_recovery.check_job(plan.config)
     if asked.show_config:
         # The following stages have nothing to do.
+        nothing = {"left_out": [BROKEN, SETTLE, PREFLIGHT, EVALUATE]}
         return {
             "show_last": plan.config_yaml.rstrip(),
-            "ansible_facts": {**LATER, "plan": replace(plan, complete=True), "cluster": plan.posts, "run_options": {}},
+            "ansible_facts": {**LATER, "plan": replace(plan, complete=True), "cluster": plan.posts, "run_options": {}, **nothing},
         }
     if command == "train" and not plan.complete:
         launches.check_job(plan.run, LaunchRecord.read(plan.folder))
@@ -76,16 +80,18 @@ def plan(task: Task) -> dict[str, Any]:
         task.warn([mlflow_log.log(RunFolder(plan.folder), plan.config["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not asked.evaluate)} if plan.complete else {}
     # A run that trains may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-    show = {} if waits(plan) else {"show": plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)}
-    hosts = plan.posts
+    shown = [] if waits(plan) else [plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)]
+    checked = recent_check.passed(plan) if command == "train" and not plan.complete and "preflight" not in options else None
+    broken, hosts = _broken(task, command), plan.posts
+    left_out = _left_out(asked, plan, options, broken, checked)
     if plan.complete:
         reservations.release(plan.run)
         plan = _trained_with(plan)
         hosts = RunFolder(plan.folder).remaining(plan.hosts)
     return {
         **already,
-        **show,
-        "ansible_facts": {**LATER, "plan": plan, "cluster": hosts, "run_options": options, **_broken(task, command)},
+        **({"show": "\n".join([*shown, checked] if checked else shown)} if shown or checked else {}),
+        "ansible_facts": {**LATER, "plan": plan, "cluster": hosts, "run_options": options, **broken, "left_out": left_out},
         **(_before_start(plan) if command in ("train", "doctor") and not plan.complete else {}),
     }
 
@@ -94,6 +100,15 @@ def _broken(task: Task, command: str) -> dict[str, Any]:
     """Unfinished launches of killed commands, which this command repairs."""
     heals = command in ("train", "doctor") and not task.check_mode
     return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
+
+
+def _left_out(asked: OperatorRequest, plan: Plan, options: dict[str, Any], broken: dict[str, Any], checked: str | None) -> list[str]:
+    """Stages that have nothing to do: Ansible would start a process for each of their tasks and hosts to find that out."""
+    needed = {BROKEN: bool(broken.get("broken_launches"))}
+    if plan.command == "train":
+        checks = not plan.complete and checked is None and boolean("preflight", options.get("preflight", True))
+        needed |= {SETTLE: plan.resume and not plan.complete, PREFLIGHT: checks, EVALUATE: asked.evaluate}
+    return [stage for stage, is_needed in needed.items() if not is_needed]
 
 
 def _before_start(plan: Plan) -> dict[str, str]:
