@@ -7,7 +7,7 @@ from typing import Any
 from control.common import command_line, configurations, project, text
 from control.common.operator_variables import boolean
 from control.common.task import Task
-from control.runs.launch import launches, under_way, waiting_runs
+from control.runs.launch import launches, recent_check, under_way, waiting_runs
 from control.runs.planning import kept_choices
 from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps
 from control.runs.results.outcome import Verdict, Verdicts
