@@ -1,6 +1,8 @@
 """The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives used outside a step."""
 
 import contextlib
+import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,13 +14,14 @@ from tensorflow.python.eager import context
 from trainer.common.errors import ClusterError, PeerLost
 from trainer.network import all_reduce, handshake
 from trainer.network.array_group import ArrayGroup
-from trainer.network.member import Member
+from trainer.network.member import Member, address
 from trainer.network.peer_watch import ANSWER_S, Answer
 from trainer.network.sockets_all_reduce import Direct
 
 HEARTBEAT_TIMEOUT_MS = 30_000
 REGISTER_TIMEOUT_MS = 300_000
 COLLECTIVE_TIMEOUT_S = 600.0
+LEADER_S = 30.0
 TASK = "/job:worker/replica:0/task:{}"
 
 
@@ -37,6 +40,7 @@ class Cluster(ArrayGroup):
         tf.config.experimental.enable_op_determinism()
         if member.workers > 1:
             _watch_peers(member.workers)
+            _await_leader(member)
         implementations = tf.distribute.experimental.CommunicationImplementation
         self.options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
@@ -158,6 +162,18 @@ def ask(rank: int) -> Answer:
     except tf.errors.OpError:
         return Answer.GONE
     return Answer.ALIVE
+
+
+def _await_leader(member: Member) -> None:
+    """Wait until the first worker listens, for a while: gRPC tries an address that has refused it again only after a second."""
+    deadline = time.monotonic() + LEADER_S
+    while not member.is_chief and time.monotonic() < deadline:
+        try:
+            socket.create_connection(address(member.addresses[0]), 1.0).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _watch_peers(workers: int) -> None:
