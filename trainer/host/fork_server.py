@@ -14,7 +14,6 @@ import ctypes
 import gc
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
 import os
 import random
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -201,8 +201,33 @@ def _become(order: dict[str, Any], before: Mapping[str, str]) -> None:
     runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
+class _LateModule(types.ModuleType):
+    """A module that is executed when one of its names is used: TensorFlow looks at all modules' files when it traces."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Execute it; only for names that it does not have yet."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType
+        spec: Any = self.__spec__
+        spec.loader.late.exec_module(self)
+        return getattr(self, name)
+
+
+class _LateLoader(importlib.abc.Loader):
+    def __init__(self, late: importlib.abc.Loader):
+        self.late = late
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module that is not executed yet."""
+        return _LateModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing yet."""
+
+
 class _Late(importlib.abc.MetaPathFinder):
-    """Has modules executed when they are first used: Keras imports these for a gallery of pictures, a fifth of its time."""
+    """Finds modules that are executed late: Keras imports these for a gallery of pictures, a fifth of its time with TensorFlow."""
 
     MODULES = ("matplotlib.pyplot", "matplotlib.patches")
 
@@ -210,7 +235,7 @@ class _Late(importlib.abc.MetaPathFinder):
         """The module's usual spec, with another loader."""
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname in self.MODULES else None
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _LateLoader(spec.loader)
         return spec
 
 

@@ -3,9 +3,11 @@
 Whatever goes wrong here costs only time: a worker that finds no such process imports TensorFlow itself.
 """
 
+import base64
 import contextlib
 import hashlib
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +81,13 @@ def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
     return list(servers.values())
 
 
+def _packed(program: str) -> str:
+    """A program in fewer bytes: all words of a command for tmux must fit into 16 KB."""
+    packed = base64.b64encode(zlib.compress(program.encode(), 9)).decode()
+    return f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+
+
 def _session(name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
     settings = [f"{variable}={value}" for variable, value in environment.items()]
-    argv = ["env", *settings, python, "-c", PROGRAM.read_text(encoding="utf-8"), name, "0", *LIBRARIES]
+    argv = ["env", *settings, python, "-c", _packed(PROGRAM.read_text(encoding="utf-8")), name, "0", *LIBRARIES]
     return {"name": f"lockstep-preload-{name}", "argv": argv, "chdir": "/"}
