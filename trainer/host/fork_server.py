@@ -208,7 +208,7 @@ class _LateModule(types.ModuleType):
         """Execute it; only for names that it does not have yet."""
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
-        self.__class__ = types.ModuleType
+        self.__class__ = types.ModuleType  # type: ignore[assignment]
         spec: Any = self.__spec__
         spec.loader.late.exec_module(self)
         return getattr(self, name)
