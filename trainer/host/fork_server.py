@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ class Server:
         """Why a process forked here could differ from one that was started anew; empty if it does not."""
         names = self._environment.keys() | wanted.keys()
         with open("/proc/self/maps", "rb") as maps:
-            openmp = any(name in maps.read() for name in OPENMP)
+            loaded = maps.read()
+        openmp = any(name in loaded for name in OPENMP)
         checked = names - (OF_ONE_PROCESS - {"OMP_NUM_THREADS"} if openmp else OF_ONE_PROCESS)
         changed = sorted(name for name in checked if self._environment.get(name) != wanted.get(name))
         if changed:
@@ -219,13 +221,21 @@ def _beside_a_worker(modules: Sequence[str], parent: int) -> str:
         score.write(str(min(1000, int(before) + FIRST_TO_GO)))
 
     def patiently() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
-        _import(modules)
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
+            _import(modules)
+        except BaseException:
+            # No worker may find what is half imported.
+            traceback.print_exc()
+            os._exit(1)
 
     # A nice value belongs to a thread, and only root may lower it again: it ends with this thread.
     thread = threading.Thread(target=patiently)
     thread.start()
     thread.join()
+    # It may be in the kernel for a moment longer, as one that an import has left behind.
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        time.sleep(0.001)
     return before
 
 
