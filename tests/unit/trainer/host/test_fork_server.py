@@ -256,7 +256,7 @@ def test_another_environment_is_refused(server, modules, names, changed, monkeyp
     monkeypatch.setenv("GIVEN", "1")
     client = server()
     monkeypatch.delenv("GIVEN")
-    with pytest.raises(ClusterError, match=f"^the environment has changed: {', '.join(names)}$"):
+    with pytest.raises(ClusterError, match=rf"^the environment has changed: {', '.join(names)}$"):
         client.fork([""], environment_of(modules, **changed))
 
 
@@ -270,14 +270,14 @@ def test_openmp_has_already_read_its_threads(server, run, modules, library):
     (modules / "loads.py").write_text(
         f"import mmap\nwith open({str(modules / library)!r}, 'r+b') as stream:\n    kept = mmap.mmap(stream.fileno(), 0)"
     )
-    with pytest.raises(ClusterError, match="^the environment has changed: OMP_NUM_THREADS$"):
+    with pytest.raises(ClusterError, match=r"^the environment has changed: OMP_NUM_THREADS$"):
         run(server("loads"), "", OMP_NUM_THREADS="77")
 
 
 def test_threads_of_an_import_are_refused(server, run, modules):
     """A fork has only one of them."""
     (modules / "threaded.py").write_text("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
-    with pytest.raises(ClusterError, match="^the import left threads behind$"):
+    with pytest.raises(ClusterError, match=r"^the import left threads behind$"):
         run(server("threaded"), "")
 
 
@@ -297,7 +297,7 @@ def test_nobody_forks_for_whom_nobody_waits(started, connect, run, modules, tmp_
     )
     process = started("slow", LINGER_S=0.0)
     client = connect()
-    with pytest.raises(ClusterError, match="^the process that was to fork it did not answer for 0 s$"):
+    with pytest.raises(ClusterError, match=r"^the process that was to fork it did not answer for 0 s$"):
         run(client, "")
     client.end()
     await_until((tmp_path / "fifo").exists, 120, "the import")
@@ -307,13 +307,13 @@ def test_nobody_forks_for_whom_nobody_waits(started, connect, run, modules, tmp_
 
 
 def test_an_order_that_does_not_fit_is_refused(server, run):
-    with pytest.raises(ClusterError, match="^the process that was to fork it is gone "):
+    with pytest.raises(ClusterError, match=r"^the process that was to fork it is gone "):
         run(server(), "", LONG="x" * 2**22)
 
 
 def test_a_failed_import_ends_server_with_reason(beside, run, capfd):
     """What it left half imported is not for workers."""
-    with pytest.raises(ClusterError, match="^the process that was to fork it "):
+    with pytest.raises(ClusterError, match=r"^the process that was to fork it "):
         run(beside("no_such_module"), "")
     assert "No module named 'no_such_module'" in capfd.readouterr().err
 
@@ -322,7 +322,7 @@ def test_a_killed_server_forks_nothing(beside, run):
     client = beside()
     client._process.kill()
     client._process.wait()
-    with pytest.raises(ClusterError, match="^the process that was to fork it "):
+    with pytest.raises(ClusterError, match=r"^the process that was to fork it "):
         run(client, "")
 
 
