@@ -144,7 +144,8 @@ def test_a_failed_plan_ends_what_was_started(fake, error):
             fake.await_starts(4)
             raise error
 
-    pytest.raises(error, fail)
+    with pytest.raises(error):
+        fail()
     assert fake.names("absent") == ["node1", "node4"]
     (key,) = {arguments["name"] for _, _, arguments in fake.told}
     assert [arguments for state, _, arguments in fake.told if state == "absent"] == [{"name": key, "state": "absent", "grace": 0}] * 2
