@@ -11,7 +11,7 @@ from pathlib import Path
 
 from control.remote.worker_files import read_records
 from tests.ports import worker_ports
-from tests.project import ROOT, Project, await_during, await_until, copy_project
+from tests.project import ROOT, Project, await_during, await_until, copy_project, without_preloading
 from trainer.common.files import write_json
 from trainer.host.claims import MARK, SOCKET, SUPERVISED, session_name
 
@@ -29,6 +29,7 @@ class LocalProject(Project):
     def as_cloned(self) -> "LocalProject":
         """This project with the inventory that a clone has, whose ports are chosen at each launch."""
         shutil.copytree(ROOT / "inventory/local", self.root / "inventory/default", dirs_exist_ok=True)
+        without_preloading(self.root / "inventory/default")
         return dataclasses.replace(self, inventory="inventory/default")
 
     def ports_of(self, name: str) -> set[int]:

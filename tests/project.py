@@ -138,6 +138,13 @@ def copy_project(root: Path, stub: bool = False) -> None:
         shutil.copy(playbook, root)
     for source, place in STUBS.items() if stub else ():
         shutil.copy(ROOT / source, root / place)
+    without_preloading(root / "inventory/local")
+
+
+def without_preloading(inventory: Path) -> None:
+    """Let no host import TensorFlow while a plan is made: hardly a test needs it, and the processes stay for a while."""
+    with (inventory / "group_vars/workers.yml").open("a") as stream:
+        stream.write("\nworker_preload: false\n")
 
 
 def await_until(

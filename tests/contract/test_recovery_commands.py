@@ -1,6 +1,6 @@
 """What commands show and do while a run goes on by itself after a fault; that its weights are exact: `test_recovery`.
 
-The standby process of a real worker, which has imported TensorFlow: `tests/training/test_standby.py`.
+The process that forks the next real worker, and has imported TensorFlow: `tests/training/test_standby.py`.
 """
 
 import os

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -115,12 +116,17 @@ class Server:
         if reason:
             _tell(client, {"refused": reason})
         elif _listens(client):
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                pid = -1
+                _tell(client, {"refused": f"it could not be forked: {error.strerror}"})
             if not pid:
                 self._leave(descriptors)
                 return order
-            self._processes[client] = pid
-            _tell(client, {"pid": pid})
+            if pid > 0:
+                self._processes[client] = pid
+                _tell(client, {"pid": pid})
         for descriptor in descriptors:
             os.close(descriptor)
         return None
@@ -129,7 +135,8 @@ class Server:
         """Why a process forked here could differ from one that was started anew; empty if it does not."""
         names = self._environment.keys() | wanted.keys()
         with open("/proc/self/maps", "rb") as maps:
-            openmp = any(name in maps.read() for name in OPENMP)
+            loaded = maps.read()
+        openmp = any(name in loaded for name in OPENMP)
         checked = names - (OF_ONE_PROCESS - {"OMP_NUM_THREADS"} if openmp else OF_ONE_PROCESS)
         changed = sorted(name for name in checked if self._environment.get(name) != wanted.get(name))
         if changed:
@@ -193,7 +200,8 @@ def _become(order: dict[str, Any], before: Mapping[str, str]) -> None:
     os.environ.update(order["environment"] | set_by_imports)
     # To be chosen anew, by TMPDIR.
     tempfile.tempdir = None
-    sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    first = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
     sys.argv = [order["module"], *order["arguments"], "--parent", str(os.getppid())]
     random.seed()
     if "numpy" in sys.modules:
@@ -258,18 +266,27 @@ def _beside_a_worker(modules: Sequence[str], parent: int) -> str:
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-    with open(OOM, "r+", encoding="ascii") as score:
+    before = ""
+    with contextlib.suppress(OSError), open(OOM, "r+", encoding="ascii") as score:
         before = score.read().strip()
         score.write(str(min(1000, int(before) + FIRST_TO_GO)))
 
     def patiently() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
-        import_modules(modules)
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
+            import_modules(modules)
+        except BaseException:
+            # No worker may find what is half imported.
+            traceback.print_exc()
+            os._exit(1)
 
     # A nice value belongs to a thread, and only root may lower it again: it ends with this thread.
     thread = threading.Thread(target=patiently)
     thread.start()
     thread.join()
+    # It may be in the kernel for a moment longer, as one that an import has left behind.
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        time.sleep(0.001)
     return before
 
 
@@ -299,9 +316,10 @@ def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
     order = server.run()
     if order is None:
         return
-    if score:
-        with open(OOM, "w", encoding="ascii") as stream:
-            stream.write(score)
+    with contextlib.suppress(OSError):
+        if score:
+            with open(OOM, "w", encoding="ascii") as stream:
+                stream.write(score)
     signal.signal(signal.SIGINT, interrupted)
     _become(order, before)
 

@@ -50,8 +50,10 @@ class ForkServer:
         self._connection, self._process = connection, process
 
     @classmethod
-    def of_host(cls, key: str) -> "ForkServer | None":
+    def of_host(cls, key: str | None) -> "ForkServer | None":
         """The server that a launch has started on this host; None if there is none."""
+        if not key:
+            return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(fork_server.socket_path(key))

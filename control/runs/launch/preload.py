@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from control.common import worker_environment
+from control.common.operator_variables import boolean
 from control.common.task import Task
 from control.remote import modules
 from trainer.host import fork_server
@@ -70,7 +71,7 @@ def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
     for host in hosts:
         variables = task.task_vars["hostvars"][host.name]
         # What a process has of CUDA does not survive a fork.
-        if host.gpus or not variables.get("worker_preload", True):
+        if host.gpus or not boolean("worker_preload", variables.get("worker_preload", True)):
             continue
         python = variables.get("worker_python", f"{variables['worker_root']}/venv/bin/python")
         caches = variables.get("worker_caches", f"{variables['worker_root']}/caches")

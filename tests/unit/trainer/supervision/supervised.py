@@ -7,11 +7,13 @@ import math
 import secrets
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from control.remote.worker_files import read_records
 from tests.fake_clock import FakeClock, FakeProcess
 from tests.ports import free_ports
+from trainer.common.errors import ClusterError
 from trainer.host.process import LET_IN
 from trainer.rundir.metrics_log import Metrics
 from trainer.rundir.phases import ROOM
@@ -85,17 +87,19 @@ class FakeWorker(FakeProcess):
                 worker.end(75)
 
 
-class FakeStandby:
-    """What becomes a rank's next worker, unless it is gone."""
+class FakeForks:
+    """What forks a rank's next workers, unless it is gone."""
 
-    def __init__(self, run: "Run", environment: dict[str, str]):
+    def __init__(self, run: "Run", environment: Mapping[str, str]):
         self.run, self.rank = run, json.loads(environment["TF_CONFIG"])["task"]["index"]
         self.gone = self.ended = False
-        self.worker: FakeWorker | None = None
+        self.workers: list[FakeWorker] = []
 
-    def become(self, arguments: list[str], environment: dict[str, str]) -> FakeWorker | None:
-        self.worker = None if self.gone else FakeWorker(self.run, self.rank, ["worker", *arguments], environment)
-        return self.worker
+    def fork(self, arguments: list[str], environment: dict[str, str]) -> FakeWorker:
+        if self.gone:
+            raise ClusterError("it is gone")
+        self.workers.append(FakeWorker(self.run, self.rank, ["worker", *arguments], environment))
+        return self.workers[-1]
 
     def end(self) -> None:
         self.ended = True

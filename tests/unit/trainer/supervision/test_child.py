@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.fake_clock import FakeProcess
 from tests.project import await_until
+from trainer.common.errors import ClusterError
 from trainer.host.process import STACKS
 from trainer.rundir.metrics_log import Metrics
 from trainer.supervision.child import LOOK_S, STACKS_S, Child, Patience, Pulse
@@ -21,6 +24,29 @@ def begin(tmp_path, code):
 def pretend(tmp_path, clock, process=None):
     """A child on a fake clock."""
     return Child(["worker"], [], {}, tmp_path / "metrics.jsonl", None, clock, lambda *_, **__: process or FakeProcess(clock))
+
+
+@pytest.mark.parametrize("refusal", ["", "the environment has changed: A"])
+def test_a_child_is_forked_unless_refused(tmp_path, clock, refusal):
+    """It is started anew where it can't be forked, with the reason."""
+    made, orders = {"forked": FakeProcess(clock, 1), "new": FakeProcess(clock, 2)}, []
+
+    class Forks:
+        def fork(self, *order):
+            orders.append(order)
+            if refusal:
+                raise ClusterError(refusal)
+            return made["forked"]
+
+    def popen(argv, env):
+        orders.append((argv, env))
+        return made["new"]
+
+    child = Child(["worker"], ["train"], {"A": "1"}, tmp_path / "metrics.jsonl", Forks(), clock, popen)
+    child.signal(signal.SIGTERM)
+    assert (child.refusal, child.pid) == (refusal, 2 if refusal else 1)
+    assert orders == [(["train"], {"A": "1"}), (["worker", "train"], {"A": "1"})][: 2 if refusal else 1]
+    assert [one.signals for one in made.values()] == ([[], [signal.SIGTERM]] if refusal else [[signal.SIGTERM], []])
 
 
 def test_a_child_without_heartbeats_is_ended(tmp_path, clock):

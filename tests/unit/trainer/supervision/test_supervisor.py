@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, FakeStandby, Run, post
+from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, FakeForks, Run, post
 from trainer.host.claims import MARK, SUPERVISED
+from trainer.host.fork_server import KEY
 from trainer.host.process import LET_IN
 from trainer.rundir.phases import Phase
 from trainer.supervision import supervisor as product
@@ -98,43 +99,59 @@ def test_time_counts_from_the_launch(begin):
     assert 1000.0 < elapsed[1][1] < 1100.0
 
 
-@pytest.mark.parametrize(("standby", "longest", "made"), [(["program"], 0.0, 0), ([], 5.0, 0), (["program"], 5.0, 1)])
-def test_the_next_worker_is_prepared_after_first_steps(standby, longest, made, tmp_path, monkeypatch):
+@pytest.fixture
+def made(monkeypatch):
+    """What was prepared beside workers, with its arguments."""
+    prepared = []
+    monkeypatch.setattr(product.ForkServer, "beside", lambda *given: prepared.append(given) or given)
+    return prepared
+
+
+@pytest.mark.parametrize(("standby", "longest", "count"), [(["program"], 0.0, 0), ([], 5.0, 0), (["program"], 5.0, 1)])
+def test_the_next_worker_is_prepared_after_first_steps(standby, longest, count, tmp_path, made):
     """Its import must not slow the start, and it is there only where it is asked for."""
-    supervisor, prepared = Supervisor(post(tmp_path, standby=standby)), []
-    monkeypatch.setattr(product, "Standby", lambda *given: prepared.append(given) or given)
+    supervisor = Supervisor(post(tmp_path, standby=standby))
     for _ in range(2):
         supervisor._look(SimpleNamespace(phase="training", longest=longest))
-    assert len(prepared) == made
+    assert len(made) == count
 
 
-def test_the_standby_becomes_the_next_worker(begin, clock, monkeypatch):
-    """If it is still there; the others of the run's end are ended."""
+def test_the_hosts_server_is_enough(tmp_path, made, monkeypatch):
+    """Nothing is prepared beside a worker that was forked from it."""
+    monkeypatch.setenv(KEY, "of this host")
+    monkeypatch.setattr(product.ForkServer, "of_host", lambda key: key)
+    supervisor = Supervisor(post(tmp_path, standby=["program"]))
+    supervisor._look(SimpleNamespace(phase="training", longest=5.0))
+    assert (supervisor._forks, made) == ("of this host", [])
+
+
+def test_next_workers_are_forked(begin, clock, monkeypatch):
+    """From what was prepared, again and again; if it is gone, the next worker starts anew, and another is prepared."""
     made = []
-    monkeypatch.setattr(product, "Standby", lambda _, environment: made.append(FakeStandby(run, environment)) or made[-1])
+    monkeypatch.setattr(product.ForkServer, "beside", lambda *given: made.append(FakeForks(run, given[-1])) or made[-1])
     run = begin(standby=["program"])
 
-    def stand_by(generation):
-        """What stands by, by rank, once the workers have taken steps."""
-        made.clear()
+    def prepare(generation, count):
+        """All that was prepared, once the workers have taken steps."""
         for worker in run.of(generation):
             worker.take_steps()
-        clock.until(lambda: len(made) == 2, "the next workers")
-        return sorted(made, key=lambda one: one.rank)
+        clock.until(lambda: len(made) == count, "the next workers")
 
-    first = stand_by(1)
-    run.kill(1, 1)
-    run.await_generation(2)
-    assert [one.worker for one in first] == [run.workers[rank, 2] for rank in (0, 1)]
-    second = stand_by(2)
-    second[0].gone = True
-    run.kill(1, 2)
-    run.await_generation(3)
-    assert [one.worker for one in second] == [None, run.workers[1, 3]]
-    last = stand_by(3)
-    run.all_do(3, SUCCEEDED)
+    prepare(1, 2)
+    first, second = sorted(made, key=lambda one: one.rank)
+    for generation in (1, 2):
+        run.kill(1, generation)
+        run.await_generation(generation + 1)
+    assert [one.workers for one in (first, second)] == [[run.workers[rank, generation] for generation in (2, 3)] for rank in (0, 1)]
+    first.gone = True
+    run.kill(1, 3)
+    run.await_generation(4)
+    assert (first.ended, second.workers[2:]) == (True, [run.workers[1, 4]])
+    assert "the worker imports TensorFlow itself: it is gone" in run.log(0)
+    prepare(4, 3)
+    run.all_do(4, SUCCEEDED)
     assert run.ends() == [0, 0]
-    assert [one.ended for one in last] == [True, True]
+    assert [one.ended for one in made] == [True, True, True]
 
 
 FAILED = "error: rank 0 (first) ended with exit code 1 at step 10; "

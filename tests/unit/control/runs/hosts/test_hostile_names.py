@@ -120,7 +120,7 @@ def test_worker_environment_value_reaches_the_shell_unchanged(value, tmp_path):
     A script exports it; nothing in it runs. NUL and what is no text can't be in an environment.
     """
     try:
-        lines = worker_environment.exports(worker_environment.of_host({"MINE": value}, "a"))
+        lines = worker_environment.exports(worker_environment.of_host({"MINE": value}, "a"), "/caches")
         message = subprocess.run(["bash", "-c", f'{lines}\nprintf %s "$MINE"'], cwd=tmp_path, capture_output=True, check=True).stdout
     except (ConfigError, ValueError):
         assert {"\0", "\ud800", "\n", "\r"} & set(value)

@@ -90,13 +90,17 @@ def rendered(name, **variables):
 
 
 @pytest.mark.parametrize(
-    ("name", "variables"), [("run_worker.sh.j2", {"worker_threads": 1}), ("train.sbatch.j2", {"slurm_devices": 0, "slurm_threads": 1})]
+    ("name", "variables"),
+    [
+        ("run_worker.sh.j2", {"worker_threads": 1, "worker_python": "p", "worker_caches": "c"}),
+        ("train.sbatch.j2", {"slurm_devices": 0, "slurm_threads": 1}),
+    ],
 )
 def test_scripts_pass_them_on_as_they_are(name, variables, tmp_path):
     """Only the lines of the script that export; in a shell of their own."""
     given = {"A": NASTY, "B": ""}
     more = {
-        "worker_exports": worker_environment.exports(given),
+        "worker_exports": worker_environment.exports(given, "/caches"),
         "plan": {"hosts": [{"environment": given}]},
         "job_arguments": ["-m", "trainer"],
     }
@@ -128,5 +132,12 @@ def test_a_slurm_job_ends_with_its_runs_code(codes, code, tmp_path):
     assert (done.returncode, (tmp_path / "codes").read_text()) == (code, "")
 
 
-def test_scripts_without_any_have_no_such_line():
-    assert worker_environment.exports({}) == ""
+def test_scripts_always_set_what_workers_need():
+    """What the inventory or the configuration sets instead is set once."""
+    assert worker_environment.exports({"TF_CPP_MIN_LOG_LEVEL": "0"}, "/my caches").splitlines() == [
+        "export KERAS_HOME='/my caches/keras'",
+        "export NUMBA_CACHE_DIR='/my caches/kernels'",
+        "export TF_CPP_MIN_LOG_LEVEL=0",
+        "export PYTHONUNBUFFERED=1",
+        "export OPENBLAS_NUM_THREADS=1",
+    ]

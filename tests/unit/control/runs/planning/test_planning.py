@@ -1,5 +1,7 @@
 """What a plan warns about without refusing it."""
 
+import contextlib
+
 import pytest
 from ansible.errors import AnsibleFilterError
 
@@ -7,6 +9,8 @@ from control.common import configurations
 from control.common.plan import Plan
 from control.runs.planning import plan_command
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
+from trainer.common.files import write_json
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host
 
 
@@ -91,3 +95,48 @@ def test_hosts_have_roles_and_environment(tmp_path):
 def test_a_spare_that_is_no_worker_is_refused():
     with pytest.raises(AnsibleFilterError, match=r"^d: in the inventory's group spares, but not in workers\. Fix: put it into both"):
         plan_command.hosts(inventory(["a", "b"], ["b", "d"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "done"),
+    [
+        ({}, "", True),
+        ({"queue": True}, "", False),
+        ({"script": "main.py"}, "", False),
+        ({"run": "r"}, "RUNNING", False),
+        ({"run": "r"}, "FAILED", True),
+    ],
+    ids=["a new run", "one that waits", "a script", "one under way", "one that ended"],
+)
+def test_hosts_prepare_only_what_starts_now(options, state, done, tmp_path, monkeypatch):
+    """While the plan is made, and on the hosts that were chosen."""
+    order, chosen = [], hosts("a", "b", "c")
+    (tmp_path / "main.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    @contextlib.contextmanager
+    def meanwhile(where):
+        order.append([host.name for host in where])
+        yield
+        order.append("end")
+
+    def run_trainer(_, given):
+        order.append("plan")
+        return {"run": "r", "folder": ""}
+
+    monkeypatch.setattr(plan_command.project, "runs_folder", lambda _: tmp_path)
+    monkeypatch.setattr(plan_command.trainer_process, "run_trainer", run_trainer)
+    monkeypatch.setattr(plan_command, "_with_hosts", lambda plan, *_: (_ for _ in ()).throw(StopError))
+    if state:
+        (tmp_path / "r").mkdir()
+        (tmp_path / "r/config.yml").write_text("{}")
+        write_json(tmp_path / "r/cluster.json", {"launch": "ab", "hosts": to_plain(chosen[:2])})
+        write_json(tmp_path / "r/summary.json", {"state": state})
+    with pytest.raises(StopError):
+        plan_command.make_plan(OperatorRequest.of(options), Inventory(hosts=chosen), "runs", 2, str(tmp_path / "packs"), False, meanwhile)
+    planned = [] if "script" in options else ["plan"]
+    assert order == ([["node1", "node2"], *planned, "end"] if done else planned)
+
+
+class StopError(Exception):
+    """The plan is made."""
