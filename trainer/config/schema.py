@@ -230,7 +230,7 @@ class Recovery:
     hang: float = 600.0
     """Seconds without a training step after which a worker is ended; less, once it is known how long steps take."""
     standby: bool = False
-    """Keep a process beside each worker that has already imported TensorFlow and becomes the next worker: restarts are faster,
+    """Keep a process beside each worker that has already imported TensorFlow and forks the next worker: restarts are faster,
     for about 250 MB of memory on each host."""
     elastic: bool = False
     """Let the other workers go on without a lost host. More than half of the launch's hosts must be left, or half of them
