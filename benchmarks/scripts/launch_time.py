@@ -11,7 +11,6 @@ ratios NEW / OLD.
 
 import itertools
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from benchmarks.shared import script
 from control.common import project
+from trainer.host.fork_server import LINGER_S
 from trainer.rundir.phases import Phase
 
 PARTS = {
@@ -54,20 +54,14 @@ def main() -> None:
         trained = {version: _train(version, f"launch-time-{number}") for version in script.in_turn(versions, number)}
         rounds.append([trained[version] for version in versions])
     for value, meaning in ROWS.items():
-        _report(meaning, [[training.get(value, 0.0) for training in one] for one in rounds[1:]])
-
-
-def _report(meaning: str, rounds: list[list[float]]) -> None:
-    """The median of each version with its range, and of the ratios of two."""
-    texts = [f"{script.spread(values, 1):>24}" for values in zip(*rounds, strict=True)]
-    if len(texts) > 1 and all(old for old, _ in rounds):
-        texts.append(f"ratio {statistics.median(new / old for old, new in rounds):.3f}")
-    print(f"{'  '.join(texts)}  {meaning}")
+        script.report(meaning, [[training.get(value, 0.0) for training in one] for one in rounds[1:]])
 
 
 def _train(version: script.Commands, run: str) -> dict[str, float]:
     """Train once; values of `ROWS`."""
     version.delete(run)
+    # No process of the round before is left that could fork this one's workers.
+    time.sleep(LINGER_S + 1)
     begun = time.time()
     with version.trained(run) as folder:
         prompt = time.time()

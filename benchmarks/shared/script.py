@@ -44,12 +44,25 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
     return f"{middle} ({least} to {most})"
 
 
+def report(meaning: str, rounds: Sequence[Sequence[float]]) -> None:
+    """Print the median of each way's values with their range, and of the ratios of two ways; a round has a value of each way."""
+    texts = [f"{spread(values, 1):>24}" for values in zip(*rounds, strict=True)]
+    if len(texts) > 1 and all(old for old, _ in rounds):
+        texts.append(f"ratio {statistics.median(new / old for old, new in rounds):.3f}")
+    print(f"{'  '.join(texts)}  {meaning}", flush=True)
+
+
 @dataclass(frozen=True)
 class Commands:
     """Commands of a checkout, with the arguments for `ansible-playbook` that a script was given."""
 
     more: tuple[str, ...] = ()
     root: Path = project.ROOT
+
+    @property
+    def inventory(self) -> list[str]:
+        """Words among the arguments that choose the inventory."""
+        return [word for flag, value in itertools.pairwise(self.more) if flag == "-i" for word in (flag, value)]
 
     def folder(self, run: str) -> Path:
         """Folder of a run."""
@@ -62,8 +75,7 @@ class Commands:
     def delete(self, run: str) -> None:
         """Delete a run, also one that an interrupted measurement left, from the hosts and here; nothing if there is none."""
         if self.folder(run).exists():
-            inventory = [word for flag, value in itertools.pairwise(self.more) if flag == "-i" for word in (flag, value)]
-            self._play("playbooks/delete_run.yml", "-e", f"run={run}", *inventory)
+            self._play("playbooks/delete_run.yml", "-e", f"run={run}", *self.inventory)
 
     @contextlib.contextmanager
     def trained(self, run: str, *options: str) -> Iterator[Path]:

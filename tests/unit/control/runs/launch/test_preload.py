@@ -1,6 +1,8 @@
 """Which hosts import TensorFlow while a plan is made, and what becomes of the processes that do."""
 
+import base64
 import threading
+import zlib
 from types import SimpleNamespace
 
 import pytest
