@@ -11,6 +11,7 @@ from control.doctor.checks.across import one_folder
 from control.doctor.checks.host import MACHINES, supported
 from control.provision.wheels import Target
 from trainer.common.errors import LockstepError
+from trainer.host import fork_server
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 GPU_MACHINE = "x86_64"
@@ -74,7 +75,9 @@ elif [ -e "$record" ]; then echo record=pending; fi
 if [ -e /etc/lockstep/firewall.nft ]; then echo firewall=yes; fi
 if [ -e /etc/systemd/system/lockstep-resume.service ]; then echo resumes=yes; fi
 if [ -e /etc/systemd/system/lockstep-dfs.service ] && [ ! -e /var/lib/glusterd/secure-access ]; then echo dfs=open; fi
-if command -v tmux >/dev/null; then tmux -L lockstep list-sessions -F 'session=#{{session_name}}' 2>/dev/null; fi
+if command -v tmux >/dev/null; then
+  tmux -L lockstep list-sessions -F 'session=#{{session_name}}' 2>/dev/null | grep -v '^session={fork_server.NAME}'
+fi
 true
 """
 

@@ -146,6 +146,11 @@ def words(pid):
     return (text(f"/proc/{pid}/cmdline") or "").split("\0")
 
 
+def parent(pid):
+    """Id of a process's parent, as text; empty if the process is gone."""
+    return ((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split() or ["", ""])[1]
+
+
 def older(pids, path):
     """Processes that started before a file was written, and so have not read its content."""
     return [pid for pid in pids if os.path.exists(path) and _started(pid) < os.path.getmtime(path) - 0.1]

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -49,6 +50,8 @@ tool: {type: str, returned: changed, description: "What installed the wheels, C(
 LOCK = ".lockstep-env.lock"
 REQUIREMENTS = "requirements.txt"
 STAMP = "lockstep.stamp"
+WAITING = "lockstep-preload-"
+"""Beginning of an argument of processes from which workers are forked."""
 """Record of an environment's inputs, written last."""
 SCRATCH = ".lockstep-install-"
 WAIT_S = 600
@@ -158,9 +161,17 @@ class _Environment(host.Change):
             )
 
     def _refuse_while_used(self):
+        """Fail if a process runs with the environment; one that waits for a launch, and has no worker, is ended."""
         program = os.path.join(self.path, "bin", "")
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            if host.words(entry)[0].startswith(program):
+        running = {
+            entry: words for entry in filter(str.isdigit, os.listdir("/proc")) if (words := host.words(entry))[0].startswith(program)
+        }
+        for entry, words in running.items():
+            waits = words[3:4] and words[3].startswith(WAITING) and host.parent(entry) not in running
+            if waits and entry not in map(host.parent, running):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry), signal.SIGKILL)
+            else:
                 self.fail(
                     f"process {entry} runs with {self.path}, which is to be replaced or removed; "
                     "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"

@@ -31,12 +31,16 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+NAME = "lockstep-preload-"
+"""Beginning of the names of servers with a socket, and of their tmux sessions."""
 KEY = "LOCKSTEP_FORK_SERVER"
 """Environment variable of a supervisor with the key of its host's server."""
-WAIT_S, LINGER_S = 60.0, 5.0
-"""Seconds that a server waits for its first client, and for another after its last."""
+WAIT_S, LINGER_S, LOOK_S = 60.0, 600.0, 10.0
+"""Seconds that a server waits for its first client, and for another after its last; between two looks at this host's memory meanwhile."""
+LEAST_FREE_MB = 1024
+"""Without a client, a server ends when less memory is available."""
 LEAST_NICE, OOM, FIRST_TO_GO = 19, "/proc/self/oom_score_adj", 500
-"""For a server beside a training worker: only spare processor time, and the kernel's first choice when memory is short."""
+"""Beside a training worker: only spare processor time; without a process: the kernel's first choice when memory is short."""
 LARGEST = 1 << 20
 """Bytes of an order."""
 OPENMP = (b"libgomp", b"libomp", b"libiomp")
@@ -61,15 +65,17 @@ def folder() -> str:
 
 def socket_path(name: str) -> str:
     """The socket of a server."""
-    return os.path.join(folder(), f"fork-{name}")
+    return os.path.join(folder(), name)
 
 
 class Server:
     """Forks a process for each order, and tells its client how the process ended."""
 
-    def __init__(self, environment: Mapping[str, str], listener: socket.socket | None = None, client: socket.socket | None = None):
-        """Take the environment from before the import, and a socket that listens for clients, or the only client."""
-        self._environment, self._listener = environment, listener
+    def __init__(
+        self, environment: Mapping[str, str], score: int, listener: socket.socket | None = None, client: socket.socket | None = None
+    ):
+        """Take environment and score (`_score`) from before the import, and a socket that listens for clients, or the only client."""
+        self._environment, self._listener, self._places, self._score = environment, listener, _stamps(), score
         self._processes: dict[socket.socket, int] = {}
         """Each client's process; 0 while it has none."""
         self._selector = selectors.DefaultSelector()
@@ -87,13 +93,18 @@ class Server:
     def run(self) -> dict[str, Any] | None:
         """Serve; return in a new process, with its order, and in the server itself, None, once no client is left to serve."""
         deadline = time.monotonic() + WAIT_S
-        while self._processes or (self._listener and time.monotonic() < deadline):
-            for selected, _ in self._selector.select(None if self._processes else max(0.0, deadline - time.monotonic())):
+        while self._processes or (self._listener and time.monotonic() < deadline and _free_mb() >= LEAST_FREE_MB):
+            self._rate()
+            for selected, _ in self._selector.select(None if self._processes else max(0.0, min(LOOK_S, deadline - time.monotonic()))):
                 order = selected.data(selected.fileobj)
                 if order is not None:
                     return order
                 deadline = time.monotonic() + LINGER_S
         return None
+
+    def _rate(self) -> None:
+        """Go first when memory is short, unless a process would go, too."""
+        _set_score(self._score if any(self._processes.values()) else min(1000, self._score + FIRST_TO_GO))
 
     def _accept(self, listener: socket.socket) -> None:
         self._admit(listener.accept()[0])
@@ -122,6 +133,7 @@ class Server:
                 pid = -1
                 _tell(client, {"refused": f"it could not be forked: {error.strerror}"})
             if not pid:
+                _set_score(self._score)
                 self._leave(descriptors)
                 return order
             if pid > 0:
@@ -141,6 +153,8 @@ class Server:
         changed = sorted(name for name in checked if self._environment.get(name) != wanted.get(name))
         if changed:
             return f"the environment has changed: {', '.join(changed)}"
+        if self._places != _stamps():
+            return "packages were installed or removed since its import"
         return "the import left threads behind" if len(os.listdir("/proc/self/task")) > 1 else ""
 
     def _leave(self, descriptors: Sequence[int]) -> None:
@@ -162,6 +176,7 @@ class Server:
             ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
             if ended:
                 self._processes[client] = 0
+                self._rate()
                 _tell(client, {"code": os.waitstatus_to_exitcode(status)})
 
     def _dismiss(self, client: socket.socket) -> None:
@@ -172,6 +187,28 @@ class Server:
         if pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _stamps() -> dict[str, int]:
+    """When a package was last installed or removed in each folder of packages."""
+    return {entry: os.stat(entry).st_mtime_ns for entry in sys.path if entry.endswith("-packages") and os.path.isdir(entry)}
+
+
+def _score() -> int:
+    """Addition to the score by which the kernel chooses a process to kill."""
+    with contextlib.suppress(OSError, ValueError), open(OOM, encoding="ascii") as score:
+        return int(score.read())
+    return 0
+
+
+def _set_score(value: int) -> None:
+    with contextlib.suppress(OSError), open(OOM, "w", encoding="ascii") as score:
+        score.write(str(value))
+
+
+def _free_mb() -> float:
+    with open("/proc/meminfo", encoding="ascii") as memory:
+        return next(int(line.split()[1]) for line in memory if line.startswith("MemAvailable:")) / 1024
 
 
 def _tell(client: socket.socket, message: dict[str, Any]) -> None:
@@ -261,15 +298,12 @@ def import_modules(names: Sequence[str]) -> None:
     sys.meta_path.remove(late)
 
 
-def _beside_a_worker(modules: Sequence[str], parent: int) -> str:
-    """Import with spare processor time only, and end with the parent; return the score by which the kernel chose processes to kill."""
+def _beside_a_worker(modules: Sequence[str], parent: int, score: int) -> None:
+    """Import with spare processor time only, and end with the parent."""
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-    before = ""
-    with contextlib.suppress(OSError), open(OOM, "r+", encoding="ascii") as score:
-        before = score.read().strip()
-        score.write(str(min(1000, int(before) + FIRST_TO_GO)))
+    _set_score(min(1000, score + FIRST_TO_GO))
 
     def patiently() -> None:
         try:
@@ -287,7 +321,6 @@ def _beside_a_worker(modules: Sequence[str], parent: int) -> str:
     # It may be in the kernel for a moment longer, as one that an import has left behind.
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):
         time.sleep(0.001)
-    return before
 
 
 def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
@@ -300,10 +333,10 @@ def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
     """
     # A requested end needs no message.
     interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    score, before = "", dict(os.environ)
+    before, score = dict(os.environ), _score()
     if parent:
-        score = _beside_a_worker(modules, parent)
-        server = Server(before, client=socket.socket(fileno=int(where)))
+        _beside_a_worker(modules, parent, score)
+        server = Server(before, score, client=socket.socket(fileno=int(where)))
     else:
         path = socket_path(where)
         with contextlib.suppress(FileNotFoundError):
@@ -312,14 +345,10 @@ def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
         listener.bind(path)
         listener.listen()
         import_modules(modules)
-        server = Server(before, listener)
+        server = Server(before, score, listener)
     order = server.run()
     if order is None:
         return
-    with contextlib.suppress(OSError):
-        if score:
-            with open(OOM, "w", encoding="ascii") as stream:
-                stream.write(score)
     signal.signal(signal.SIGINT, interrupted)
     _become(order, before)
 

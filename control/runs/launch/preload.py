@@ -26,7 +26,8 @@ PROGRAM = Path(fork_server.__file__)
 
 def key(python: str, caches: str) -> str:
     """Name of the server for workers with this Python and this folder of caches: all of a host's workers that could share one do."""
-    return hashlib.sha256("\0".join((python, caches, PROGRAM.read_text(encoding="utf-8"))).encode()).hexdigest()[:16]
+    parts = python, caches, PROGRAM.read_text(encoding="utf-8")
+    return fork_server.NAME + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -91,4 +92,4 @@ def _packed(program: str) -> str:
 def _session(name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
     settings = [f"{variable}={value}" for variable, value in environment.items()]
     argv = ["env", *settings, python, "-c", _packed(PROGRAM.read_text(encoding="utf-8")), name, "0", *LIBRARIES]
-    return {"name": f"lockstep-preload-{name}", "argv": argv, "chdir": "/"}
+    return {"name": name, "argv": argv, "chdir": "/"}
