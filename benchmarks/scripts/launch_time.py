@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.shared import script
 from control.common import project
-from trainer.host.fork_server import LINGER_S
 from trainer.rundir.phases import Phase
 
 PARTS = {
@@ -60,8 +59,6 @@ def main() -> None:
 def _train(version: script.Commands, run: str) -> dict[str, float]:
     """Train once; values of `ROWS`."""
     version.delete(run)
-    # No process of the round before is left that could fork this one's workers.
-    time.sleep(LINGER_S + 1)
     begun = time.time()
     with version.trained(run) as folder:
         prompt = time.time()

@@ -163,9 +163,8 @@ class _Environment(host.Change):
     def _refuse_while_used(self):
         """Fail if a process runs with the environment; one that waits for a launch, and has no worker, is ended."""
         program = os.path.join(self.path, "bin", "")
-        running = {
-            entry: words for entry in filter(str.isdigit, os.listdir("/proc")) if (words := host.words(entry))[0].startswith(program)
-        }
+        commands = {entry: host.words(entry) for entry in filter(str.isdigit, os.listdir("/proc"))}
+        running = {entry: words for entry, words in commands.items() if words[0].startswith(program)}
         for entry, words in running.items():
             waits = words[3:4] and words[3].startswith(WAITING) and host.parent(entry) not in running
             if waits and entry not in map(host.parent, running):

@@ -109,7 +109,7 @@ def test_a_session_has_the_environment_of_workers():
     _, option, program, *arguments = argv[argv.index(python) :]
     assert (option, arguments) == ("-c", [key, "0", *LIBRARIES])
     assert zlib.decompress(base64.b64decode(program.split("'")[1])).decode() == preload.PROGRAM.read_text()
-    assert (server.session["name"], server.session["chdir"]) == (f"lockstep-preload-{key}", "/")
+    assert (server.session["name"], server.session["chdir"]) == (key, "/")
 
 
 def test_a_session_fits_into_message_of_tmux():
