@@ -45,7 +45,7 @@ LARGEST = 1 << 20
 """Bytes of an order."""
 OPENMP = (b"libgomp", b"libomp", b"libiomp")
 OF_ONE_PROCESS = {
-    *("TF_CONFIG", "TMPDIR", "PYTHONPATH", "PWD", "OLDPWD", "PS1", "SHLVL", "_", "TMUX", "TMUX_PANE", "OMP_NUM_THREADS", KEY),
+    *("TF_CONFIG", "TMPDIR", "PATH", "PYTHONPATH", "PWD", "OLDPWD", "PS1", "SHLVL", "_", "TMUX", "TMUX_PANE", "OMP_NUM_THREADS", KEY),
     # Variables that tmux takes from whoever starts a session.
     *("DISPLAY", "KRB5CCNAME", "MSYSTEM", "SSH_ASKPASS", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_CONNECTION", "WINDOWID", "XAUTHORITY"),
 }
