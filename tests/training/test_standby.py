@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.local_project import children
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
+from trainer.host.fork_server import NAME
 
 OWN = """
 import os, time
@@ -69,3 +70,35 @@ def test_the_next_workers_stand_by(project, tmp_path):
 
 def _maps(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_workers_share_the_import_made_beside_plan(project, tmp_path):
+    """Both are forked from one process, which began with the command; their weights are those of workers that import themselves."""
+    run, hold, own = "forked", tmp_path / "hold", tmp_path / "own.py"
+    own.write_text(OWN.format(hold=str(hold)))
+    given = [f"{name}={own}:{function}" for name, function in (("model", "build"), ("dataset", "data"), ("callbacks", "paced"))]
+    given += ["epochs=1", "set=train.batch_size=32,train.steps_per_call=1"]
+    project.play("train", "run=not-forked", *given)
+    variables = project.root / "inventory/local/group_vars/workers.yml"
+    without = variables.read_text()
+    variables.write_text(without.replace("worker_preload: false", "worker_preload: true"))
+    hold.touch()
+    try:
+        playbook = project.start("train", f"run={run}", *given)
+        project.await_steps(playbook, run, 0)
+        parents = {_parent(project.pids(worker, run)["worker"]) for worker in (1, 2)}
+        hold.unlink()
+        output, _ = playbook.communicate(timeout=240 * SLOWEST)
+    finally:
+        hold.unlink(missing_ok=True)
+        variables.write_text(without)
+    (server,) = parents
+    waiting = Path(f"/proc/{server}/cmdline").read_text()
+    os.kill(server, signal.SIGTERM)
+    assert playbook.returncode == 0, output
+    assert f"\0{NAME}" in waiting
+    assert project.summary(run)["weights_sha256"] == project.summary("not-forked")["weights_sha256"]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -13,7 +13,7 @@ from typing import Any
 from trainer.common.errors import ClusterError
 from trainer.host import fork_server
 
-ANSWER_S = 20.0
+ANSWER_S = 30.0
 """Seconds in which a server must fork: it may still have to import TensorFlow."""
 
 
