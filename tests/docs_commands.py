@@ -66,6 +66,7 @@ WAYS = {
         (TRAIN,),
     ),
     "benchmarks/scripts/kernels.py": Way(EXHAUSTIVE, ("--rows 64 --columns 8 --images 4 --rounds 1",)),
+    "benchmarks/scripts/command_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
     "benchmarks/scripts/launch_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
     "benchmarks/loader.yml": Way(
         EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1", "-e dataset=pictures -e limit=1000 -e loaders=1,3 -e passes=1")

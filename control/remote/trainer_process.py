@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from control.common import project
@@ -24,7 +24,7 @@ class _Process:
         settings: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors, "text": True, "cwd": project.ROOT}
         self._process = subprocess.Popen([sys.executable, "-m", "control", *argv], **settings)
 
-    def answer(self, given: Any) -> Iterator[str]:
+    def answer(self, given: Any) -> Generator[str]:
         """Lines that it prints, the last of them its result, if any; it is killed if it is not heard to the end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -35,7 +35,8 @@ class _Process:
                 self._process.stdin.close()
             yield from self._process.stdout
         except BaseException:
-            os.kill(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
             raise
         finally:
             self._process.stdout.close()
@@ -72,10 +73,11 @@ def run_trainer(argv: list[str], doing: str = "", given: Any = None) -> dict[str
     """
     line, output = Line(), ""
     process = _begun.pop(tuple(argv), None) or _Process(argv)
-    for row in process.answer(given):
-        output = row
-        if not row.startswith("{"):
-            line.update(f"{doing}: {row.strip()}" if doing else row.strip())
+    with contextlib.closing(process.answer(given)) as rows:
+        for row in rows:
+            output = row
+            if not row.startswith("{"):
+                line.update(f"{doing}: {row.strip()}" if doing else row.strip())
     line.end()
     code, error = process.exit_code(), process.errors()
     if code or not output.startswith("{"):

@@ -136,7 +136,7 @@ def test_two_workers_of_host_may_start_at_once(shared, tmp_path):
 def script(shared, tmp_path):
     """The start script of a worker, as the role writes it."""
     environment = Environment(loader=FileSystemLoader(ROOT / "templates"), autoescape=False)
-    environment.filters |= {"quote": shlex.quote, "checked_code": FilterModule().filters()["checked_code"]}
+    environment.filters |= FilterModule().filters() | {"quote": shlex.quote}
     folder = tmp_path / "a job"
     folder.mkdir(exist_ok=True)
     known = {"job_name": "a job", "inventory_hostname": "node 1", "worker_rank": 0, "worker_root": str(tmp_path), "worker_gpus": ""}
