@@ -46,7 +46,7 @@ class _Process:
         return self._process.wait() if os.getpid() == self._parent else 0
 
     def errors(self) -> str:
-        """What it wrote to its standard error."""
+        """Its standard error, without the blanks around it."""
         with self._errors as errors:
             errors.seek(0)
             return errors.read().strip()
