@@ -23,7 +23,7 @@ from trainer.common.plain_values import from_plain, to_plain
 from trainer.common.safe_text import printable
 from trainer.rundir.launch_record import Host, LaunchRecord
 
-BROKEN, SETTLE, PREFLIGHT, EVALUATE = "take_back", "settle", "preflight", "evaluate"
+BROKEN, SETTLE, PREFLIGHT = "take_back", "settle", "preflight"
 """Stages, by their files in `playbooks/stages/`, that most launches leave out."""
 LATER: dict[str, Any] = {
     "left_out": [],
@@ -68,7 +68,7 @@ def plan(task: Task) -> dict[str, Any]:
         run_recovery.check_job(plan.config)
     if asked.show_config:
         # The following stages have nothing to do.
-        nothing = {"left_out": [BROKEN, SETTLE, PREFLIGHT, EVALUATE]}
+        nothing = {"left_out": [BROKEN, SETTLE, PREFLIGHT]}
         return {
             "show_last": plan.config_yaml.rstrip(),
             "ansible_facts": {**LATER, "plan": replace(plan, complete=True), "cluster": plan.posts, "run_options": {}, **nothing},
@@ -83,7 +83,7 @@ def plan(task: Task) -> dict[str, Any]:
     shown = [] if waits(plan) else [plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)]
     checked = recent_check.passed(plan) if command == "train" and not plan.complete and "preflight" not in options else None
     broken, hosts = _broken(task, command), plan.posts
-    left_out = _left_out(asked, plan, options, broken, checked)
+    left_out = _left_out(plan, options, broken, checked)
     if plan.complete:
         reservations.release(plan.run)
         plan = _trained_with(plan)
@@ -102,12 +102,12 @@ def _broken(task: Task, command: str) -> dict[str, Any]:
     return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
 
 
-def _left_out(asked: OperatorRequest, plan: Plan, options: dict[str, Any], broken: dict[str, Any], checked: str | None) -> list[str]:
+def _left_out(plan: Plan, options: dict[str, Any], broken: dict[str, Any], checked: str | None) -> list[str]:
     """Stages that have nothing to do: Ansible would start a process for each of their tasks and hosts to find that out."""
     needed = {BROKEN: bool(broken.get("broken_launches"))}
     if plan.command == "train":
         checks = not plan.complete and checked is None and boolean("preflight", options.get("preflight", True))
-        needed |= {SETTLE: plan.resume and not plan.complete, PREFLIGHT: checks, EVALUATE: asked.evaluate}
+        needed |= {SETTLE: plan.resume and not plan.complete, PREFLIGHT: checks}
     return [stage for stage, is_needed in needed.items() if not is_needed]
 
 
