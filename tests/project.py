@@ -143,8 +143,8 @@ def copy_project(root: Path, stub: bool = False) -> None:
 
 def without_preloading(inventory: Path) -> None:
     """Let no host import TensorFlow while a plan is made: hardly a test needs it, and the processes stay for a while."""
-    with (inventory / "group_vars/workers.yml").open("a") as stream:
-        stream.write("\nworker_preload: false\n")
+    variables = inventory / "group_vars/workers.yml"
+    variables.write_text(variables.read_text().replace("worker_preload: true", "worker_preload: false"))
 
 
 def await_until(
