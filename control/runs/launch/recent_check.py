@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible import context
+
 from control.common import project
 from control.common.plan import Plan
 from trainer.common.clock import CLOCK, Clock
@@ -18,9 +20,10 @@ def _file() -> Path:
     return project.PRIVATE / "checked.json"
 
 
-def _places(hosts: Sequence[Host]) -> list[list[Any]]:
-    """Everything in an inventory that a check depends on, except ports, which the launch itself checks again."""
-    return sorted([host.name, str(host.address), host.role, host.gpus, host.environment] for host in hosts)
+def _places(hosts: Sequence[Host]) -> list[Any]:
+    """The inventory and what a check depends on of each host, except ports, which the launch itself checks again."""
+    inventory = [str(source) for source in context.CLIARGS.get("inventory") or ()]
+    return [inventory, *sorted([host.name, str(host.address), host.role, host.gpus, host.environment] for host in hosts)]
 
 
 def note(plan: Plan, text: str, clock: Clock = CLOCK) -> None:

@@ -88,3 +88,10 @@ def test_failed_run_has_hosts_checked_again(well, left, clock):
     noted(clock)
     recent_check.keep_if(well)
     assert bool(recent_check.passed(planned(), clock)) == left
+
+
+def test_another_inventory_is_checked(clock, monkeypatch):
+    """It may name another user or key for the same hosts."""
+    noted(clock)
+    monkeypatch.setattr(recent_check.context, "CLIARGS", {"inventory": ["/other"]})
+    assert recent_check.passed(planned(), clock) is None
