@@ -30,6 +30,8 @@ def judge(task: Task) -> dict[str, Any]:
     findings = examine(hosts, facts, network, need)
     document = report.document(findings, facts, network)
     path = _write(task, plan, document, fast)
+    if path:
+        recent_check.keep_if(document["ok"])
     text = report.render(findings, verbose=not fast)
     if network and not fast and (matrix := report.matrix(network)):
         text += f"\n\n{matrix}"

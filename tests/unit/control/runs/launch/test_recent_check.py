@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from control.common import project
 from control.common.plan import Plan
-from control.runs.launch import recent_check
+from control.common.task import Task
+from control.runs.launch import launches, recent_check
+from control.runs.results.outcome import Verdict, of_exit_code
+from control.runs.tasks.conclude import conclude
+from tests.unit.report_samples import make_run
+from trainer.common.errors import DONE, FAILED, PREEMPTED
+from trainer.common.plain_values import to_plain
 from trainer.rundir.launch_record import Host
 
 NEEDS = {"memory_mb": 900, "disk_mb": 500}
@@ -58,6 +65,8 @@ def test_later_they_do_not_count(seconds, clock):
         pytest.param([HOSTS[0], replace(HOSTS[1], address="10.0.0.3")], id="another address"),
         pytest.param([HOSTS[0], replace(HOSTS[1], gpus=2)], id="more GPUs"),
         pytest.param([HOSTS[0], replace(HOSTS[1], environment={"A": "b"})], id="another environment"),
+        pytest.param([HOSTS[0], replace(HOSTS[1], role="evaluator")], id="another role"),
+        pytest.param([HOSTS[0], replace(HOSTS[1], name="c")], id="another name"),
     ],
 )
 def test_other_hosts_are_checked(hosts, clock):
@@ -77,17 +86,27 @@ def test_more_memory_or_disk_is_checked(needs, counts, clock):
     assert bool(recent_check.passed(planned(**needs), clock)) == counts
 
 
+def test_without_a_note_hosts_are_checked(clock):
+    recent_check.keep_if(False)
+    assert recent_check.passed(planned(), clock) is None
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"at": 1}', '{"at": "now", "places": [], "needs": {}, "text": ""}'])
 def test_damaged_note_means_to_check(content, clock, tmp_path):
     (tmp_path / "checked.json").write_text(content)
     assert recent_check.passed(planned(), clock) is None
 
 
-@pytest.mark.parametrize(("well", "left"), [(True, True), (False, False)])
-def test_failed_run_has_hosts_checked_again(well, left, clock):
-    noted(clock)
-    recent_check.keep_if(well)
-    assert bool(recent_check.passed(planned(), clock)) == left
+@pytest.mark.parametrize(("code", "left"), [(DONE, True), (PREEMPTED, True), (FAILED, False)])
+def test_failed_run_has_hosts_checked_again(code, left, clock, tmp_path, monkeypatch):
+    """Of the doctor's trial, too, whose workers are those of a training."""
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(launches, "BEGUN", tmp_path / "launches")
+    folder = make_run(tmp_path / "trials", "one", names=("a",))
+    recent_check.note(planned(), "OK")
+    verdict = Verdict("a", 0, of_exit_code(code), exit_code=code, last_lines=[], at=5.0, phases_began={})
+    conclude(Task({"plan": to_plain(Plan(run="one", folder=folder, run_kind="doctor")), "verdicts": [verdict.to_dict()]}))
+    assert bool(recent_check.passed(planned())) == left
 
 
 def test_another_inventory_is_checked(clock, monkeypatch):
