@@ -81,7 +81,8 @@ def run_trainer(argv: list[str], doing: str = "", given: Any = None) -> dict[str
     line.end()
     code, error = process.exit_code(), process.errors()
     if code or not output.startswith("{"):
-        raise LockstepError(refusal(error) or error or f"the {argv[0]} failed with exit code {code}")
+        ended = f"failed with exit code {code}" if code else "ended without a result"
+        raise LockstepError(refusal(error) or error or f"the {argv[0]} {ended}")
     result: dict[str, Any] = json.loads(output)
     return result
 
