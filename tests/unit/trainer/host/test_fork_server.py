@@ -1,6 +1,8 @@
 """Processes that fork workers, and the supervisor's side of their sockets: real ones, most of them without TensorFlow."""
 
 import contextlib
+import gc
+import inspect
 import json
 import os
 import re
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -446,6 +449,60 @@ def test_a_folder_open_to_others_is_refused(made, tmp_path, monkeypatch):
     with pytest.raises(PermissionError, match="is not a folder that only this user may enter"):
         fork_server.folder()
     assert ForkServer.of_host(KEY) is None
+
+
+# --- modules that are executed late
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """Imports `early`, which imports the late `late` and `absent`; what was executed by then, and with each call."""
+    order = []
+    monkeypatch.setitem(sys.modules, "told", SimpleNamespace(append=order.append))
+    for name, text in (("early", "import late\ntry:\n    import absent\nexcept ImportError:\n    absent = None"), ("late", "value = 7")):
+        (tmp_path / f"{name}.py").write_text(f"import told\ntold.append(__name__)\n{text}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fork_server._Late, "MODULES", ("late", "absent"))
+    fork_server.import_modules(["early"])
+    yield order
+    for name in ("early", "late"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import late",
+        "import late; late.__file__",
+        "import late; hasattr(late, '__wrapped__')",
+        "import inspect; inspect.getmodule(f.__code__)",
+    ],
+    ids=["an import", "its file", "a name with underscores", "a search for the module of code"],
+)
+def test_a_late_module_is_not_executed(use, executed):
+    exec(f"def f(): pass\n{use}", {"inspect": inspect})
+    assert executed == ["early"]
+
+
+@pytest.mark.parametrize("use", ["import late; late.value", "from late import value", "from late import *; value"])
+def test_a_late_module_is_executed_once_used(use, executed):
+    for _ in range(2):
+        exec(f"{use}\nimport late; assert late.value == 7", {})
+    assert executed == ["early", "late"]
+
+
+def test_a_late_module_misses_what_others_would(executed):
+    import early
+    import late
+
+    assert early.absent is None
+    with pytest.raises(AttributeError, match=r"^module 'late' has no attribute 'other'$"):
+        late.other  # noqa: B018
+
+
+def test_importing_leaves_python_as_it_was(executed):
+    assert gc.isenabled()
+    assert not [finder for finder in sys.meta_path if isinstance(finder, fork_server._Late)]
 
 
 # --- with TensorFlow
