@@ -248,11 +248,13 @@ def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
         (lambda data: data[:-12], ""),
         (lambda data: b"<html>404</html>", "Not a gzipped file"),
         (lambda data: gzip.compress(b"")[:10] + b"\xff" * 40, ""),
+        (lambda data: data[:-8] + b"\0" * 4 + data[-4:], "CRC check failed"),
     ],
 )
-def test_idx_with_a_damaged_gzip(change, reason, make_idx, tmp_path):
-    root = make_idx(zipped=("train",))
-    file = root / "train-images-idx3-ubyte.gz"
+@pytest.mark.parametrize("stem", ["train", "t10k"])
+def test_idx_with_a_damaged_gzip(stem, change, reason, make_idx, tmp_path):
+    root = make_idx(zipped=(stem,))
+    file = root / f"{stem}-images-idx3-ubyte.gz"
     file.write_bytes(change(file.read_bytes()))
     assert refusal(lambda: checked(Idx(str(root)), tmp_path)).startswith(f"{file}: can't be read: {reason}")
 

@@ -15,7 +15,9 @@ from control.common import configurations, operator_variables
 from control.common.plan import Plan
 from control.datasets.listing.image_headers import shape_of
 from control.datasets.listing.registry import Listing
+from control.datasets.publishing import publish
 from control.datasets.publishing.publish import PublishedData
+from control.datasets.sources import idx
 from control.datasets.sources.folder import Folder
 from control.runs.planning import checks, host_choice, host_needs, model_size, plan, plan_dataset, preset, resolve
 from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
@@ -583,6 +585,18 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert to_plain(from_plain(Plan, sent)) == sent
     written = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
     assert set(written) == {"packs", "pets"}, "only what came of the images"
+
+
+@pytest.mark.parametrize(("published", "read"), [(False, ["train", "t10k"]), (True, [])])
+def test_images_already_published_are_not_unpacked(published, read, ask, make_idx, monkeypatch, tmp_path):
+    """Others are read whole: what is damaged is refused before a host is touched."""
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
+    digits, opened, read_file = make_idx(train=(0, 1) * 10, zipped=("train", "t10k")), [], idx._read
+    if published:
+        publish.publish(idx.Idx(str(digits)), tmp_path / "packs", False, lambda *_: None)
+    monkeypatch.setattr(idx, "_read", lambda file: opened.append(file.name) or read_file(file))
+    plan.make_plan(ask(run="new", set=f"data.source=idx,data.path={digits}"))
+    assert [name for name in opened if "images" in name] == [f"{stem}-images-idx3-ubyte.gz" for stem in read]
 
 
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
