@@ -2,6 +2,8 @@
 
 import inspect
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -37,3 +39,13 @@ def test_no_filter_takes_more_than_two_arguments():
     filters = FilterModule().filters() | {name: pkgutil.resolve_name(place) for name, place in FUNCTIONS.items()}
     more = {name for name, function in filters.items() if len(inspect.signature(function).parameters) > 3}
     assert more == set()
+
+
+def test_filters_import_nothing_before_they_are_called():
+    """Each process of a task loads them all."""
+    program = (
+        "import sys; from plugins.filter.lockstep import FilterModule; FilterModule().filters(); "
+        "print(*(name for name in sys.modules if name.partition('.')[0] in ('control', 'trainer')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
