@@ -22,6 +22,7 @@ from trainer.data.images import decode, fit, fit_batch
 from trainer.data.local_copy import Progress
 from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.data.spec import of_images
+from trainer.host.process import die_with_parent
 
 CHUNK = 512
 TASKS = 4
@@ -149,7 +150,8 @@ def _build(manifest: Manifest, published: Published, part: Path, size: tuple[int
     for split, count in counts.items():
         np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
         chunks += [(split, start, min(start + step, count)) for start in range(0, count, step)]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    # Helpers left behind would wait for ever, with the lock on the cache.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         for finished in pool.map(functools.partial(_decode_chunk, published, part, size), chunks):
             done += finished
             progress(done, sum(counts.values()))

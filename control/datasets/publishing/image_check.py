@@ -17,6 +17,7 @@ from trainer.common.safe_text import printable
 from trainer.data.feeder import in_order
 from trainer.data.images import decode
 from trainer.data.manifest import SPLITS
+from trainer.host.process import die_with_parent
 
 CHUNK = 256
 AHEAD = 4
@@ -107,7 +108,7 @@ class ImageCheck:
                 _Chunk(split, range(start, min(start + CHUNK, len(names))), None if wrong is None else wrong[start : start + CHUNK], keeps)
                 for start in range(0, len(names), CHUNK)
             ]
-            with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(self.source,)) as pool:
+            with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(self.source, os.getpid())) as pool:
                 read = itertools.chain.from_iterable(in_order(pool, _read, chunks, AHEAD * (os.cpu_count() or 1)))
                 yield from ((split, number, record) for number, record in enumerate(read))
 
@@ -138,8 +139,9 @@ def check_readable(name: str, classes: list[str], labels: dict[str, list[int]]) 
             raise DatasetError(f"dataset {name}: class {split}/{printable(classes[missing[0]])} has no readable image")
 
 
-def _keep_reader(source: Source) -> None:
+def _keep_reader(source: Source, parent: int) -> None:
     global _reader  # noqa: PLW0603 - one source for each pool process
+    die_with_parent(parent)
     _reader = source
 
 

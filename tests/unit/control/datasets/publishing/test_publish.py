@@ -3,8 +3,11 @@
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
+import select
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 from control.__main__ import main
 from control.common import configurations
 from control.common.plan import Plan
-from control.datasets.publishing import publish
+from control.datasets.publishing import image_check, publish
 from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources.folder import Folder
 from control.datasets.sources.idx import Idx
@@ -268,6 +271,31 @@ def test_raw_records_are_padded(limit, make_idx, packs):
     assert actual.astype(int).sum() == 3 * raw.astype(int).sum()
     assert images["train"]._labels.tolist() == [0, 1, 0, 1, 1]
     assert images["train"].pixels(np.array([], np.int64)).shape == (0, 6, 5, 3)
+
+
+@pytest.mark.parametrize("work", ["checks", "caches"])
+def test_a_killed_process_leaves_none_behind(work, make_folder, packs, monkeypatch):
+    """Its helpers would wait for ever, and a cache would stay locked for all later workers."""
+    root, reading = make_folder(), os.pipe()
+
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if work == "caches":
+        made = put(root, packs)
+    else:
+        monkeypatch.setattr(image_check, "CHUNK", 1)
+    source = Folder(str(root))
+    check = image_check.ImageCheck(source, source.scan(), packs)
+    works = {"checks": lambda: check.readable(False, killed), "caches": lambda: opened(packs, made, (6, 6, 3), 100, killed)}
+    process = multiprocessing.get_context("fork").Process(target=works[work])
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    # All that were forked have the pipe's end for writing.
+    os.close(reading[1])
+    with open(reading[0], "rb") as pipe:
+        assert select.select([pipe], [], [], 60)[0], "helpers are left"
 
 
 def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
