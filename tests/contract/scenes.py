@@ -49,6 +49,11 @@ def shown(text):
     return lambda scene: text in scene.output.read_text()
 
 
+def begun(scene):
+    """It has a process group, as a shell gives it one."""
+    return os.getpgid(scene.process.pid) == scene.process.pid
+
+
 def recorded(scene):
     """The run is known on the control node."""
     return (scene.project.run(scene.name) / "cluster.json").is_file()
@@ -65,12 +70,12 @@ def joining(scene):
     return metrics.is_file() and '"joining"' in metrics.read_text()
 
 
-EARLY = {"at once": lambda scene: True, "planning": task("Make the plan")}
+EARLY = {"at once": begun, "planning": task("Make the plan")}
 """Before there is a plan, which may end without words."""
 MOMENTS = {
     **EARLY,
     "the plan": shown("results "),
-    "after the plan": task("Look at an earlier launch"),
+    "after the plan": task("Take the hosts"),
     "looking": task("Look at the host"),
     "publishing": task("Publish on the control node"),
     "sending": task("Put both where every worker reads them"),
@@ -90,7 +95,16 @@ MOMENTS = {
 class Scene:
     """A training that is interrupted."""
 
-    def __init__(self, project: LocalProject, name: str, pictures: Path, folder: Path, epochs: str = EPOCHS, forking: str = ""):
+    def __init__(
+        self,
+        project: LocalProject,
+        name: str,
+        pictures: Path,
+        folder: Path,
+        epochs: str = EPOCHS,
+        forking: str = "",
+        how: tuple[str, ...] = SMALL,
+    ):
         """Press Enter; `forking`: the task in which Ctrl-C comes during a fork."""
         self.project, self.name, self.output, self.tasks = project, name, folder / "output", folder / "tasks"
         folder.mkdir(exist_ok=True)
@@ -99,7 +113,7 @@ class Scene:
         environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks), "FORKING": forking}
         with self.output.open("w") as stream:
             settings = {"env": environment, "stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
-            self.process = project.launch("train", f"run={name}", f"dataset={pictures}", *SMALL, epochs, **settings)
+            self.process = project.launch("train", f"run={name}", f"dataset={pictures}", *how, epochs, **settings)
 
     def interrupt_at(self, moment: str) -> str:
         """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""

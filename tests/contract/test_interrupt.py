@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.contract.held import SETTINGS, SMALL
+from tests.contract.held import CHECKED, SETTINGS, SMALL
 from tests.contract.scenes import BACK, CLAIM, EARLY, EPOCHS, MOMENTS, ON, Scene, kill_hard, last_word, launched_half, sessions
 from tests.project import EXHAUSTIVE, await_until
 
@@ -27,7 +27,7 @@ def ended(project):
 @pytest.mark.parametrize("moment", [pytest.param(moment, marks=() if moment in USUAL else EXHAUSTIVE) for moment in MOMENTS])
 def test_last_words_are_true_and_nothing_is_left(project, pictures, tmp_path, moment, ended):
     name = "cut-" + moment.replace(" ", "-")
-    scene = Scene(project, name, pictures, tmp_path)
+    scene = Scene(project, name, pictures, tmp_path, how=(*CHECKED, "preflight=true") if moment == "looking" else SMALL)
     word = last_word(scene.interrupt_at(moment))
     if word == ON:
         goes_on(scene)
