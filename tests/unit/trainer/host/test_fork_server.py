@@ -29,7 +29,7 @@ TRAINER = "import sys\nexec(sys.argv[1])\n"
 """What is `python -m trainer` here."""
 BOND = "import ctypes, os; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[-1]) or sys.exit('another parent')\n"
 """As a worker's, to its parent."""
-PAUSE = "import signal; signal.pause()"
+PAUSE = f"{BOND}import signal; signal.pause()"
 STATE = """
 import ctypes, gc, json, os, resource, signal, sys, tempfile, threading, time
 death = ctypes.c_int()
