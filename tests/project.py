@@ -141,10 +141,13 @@ def copy_project(root: Path, stub: bool = False) -> None:
     without_preloading(root / "inventory/local")
 
 
+NO_PRELOADING = "worker_preload: false\n"
+
+
 def without_preloading(inventory: Path) -> None:
     """Let no host import TensorFlow while a plan is made: hardly a test needs it, and the processes stay for a while."""
     variables = inventory / "group_vars/workers.yml"
-    variables.write_text(variables.read_text().replace("worker_preload: true", "worker_preload: false"))
+    variables.write_text(f"{variables.read_text()}{NO_PRELOADING}")
 
 
 def await_until(

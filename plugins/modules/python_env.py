@@ -50,9 +50,9 @@ tool: {type: str, returned: changed, description: "What installed the wheels, C(
 LOCK = ".lockstep-env.lock"
 REQUIREMENTS = "requirements.txt"
 STAMP = "lockstep.stamp"
-WAITING = "lockstep-preload-"
-"""Beginning of an argument of processes from which workers are forked."""
 """Record of an environment's inputs, written last."""
+WAITING = "lockstep-preload-"
+"""Beginning of an argument of processes from which workers are forked: `NAME` of `trainer.host.fork_server`."""
 SCRATCH = ".lockstep-install-"
 WAIT_S = 600
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.project import ROOT, Project, await_during, await_until, copy_project, ending_after_a_failure
+from trainer.host import fork_server
 
 EVERYTHING = os.environ.get("LOCKSTEP_TESTS") == "all"
 NODES = 5 if EVERYTHING else 3
@@ -143,8 +144,9 @@ class Lab(Project):
         return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
 
     def sessions(self, node: int) -> list[str]:
-        """Names of the tmux sessions on a node; the user who trains has a server of his own."""
-        return self.on(node, "runuser -u lockstep -- tmux -L lockstep ls -F '#{session_name}' 2>/dev/null", check=False).split()
+        """Names of the tmux sessions on a node, those that wait for a launch left out; the user who trains has a tmux server of his own."""
+        names = self.on(node, "runuser -u lockstep -- tmux -L lockstep ls -F '#{session_name}' 2>/dev/null", check=False).split()
+        return [name for name in names if not name.startswith(fork_server.NAME)]
 
     def end_all(self) -> None:
         """End what this project has started and not ended: commands, and everything that its user runs on the nodes."""

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from tests.local_project import children
-from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
+from tests.project import EXHAUSTIVE, NO_PRELOADING, SLOWEST, await_during, await_until
 from trainer.host.fork_server import NAME
 
 OWN = """
@@ -81,7 +81,7 @@ def test_workers_share_the_import_made_beside_plan(project, tmp_path):
     project.play("train", "run=not-forked", *given)
     variables = project.root / "inventory/local/group_vars/workers.yml"
     without = variables.read_text()
-    variables.write_text(without.replace("worker_preload: false", "worker_preload: true"))
+    variables.write_text(without.removesuffix(NO_PRELOADING))
     hold.touch()
     try:
         playbook = project.start("train", f"run={run}", *given)

@@ -2,9 +2,9 @@
 
 A launch starts such a server on each host while its plan is made, in a tmux session of its own and before the trainer's code is there
 (`python -c`, standard library only). A supervisor starts one beside its worker for restarts, if `recovery.standby` asks for that. Each
-client holds one connection, over which it orders one process after another and hears how they end; a process is killed when its client
-ends, and the server ends with its last client. What tells a forked worker from one that was started anew: its command line, its parent,
-and a session of its own.
+client holds one connection, over which it orders one process after another and receives their exit codes; a process is killed when its
+client ends. A server that is asked to end (`ENDS`) waits for its processes, which may have a training state to save. A forked worker
+differs from one that was started anew in its command line, its parent, and a session of its own.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ LEAST_NICE, OOM, FIRST_TO_GO = 19, "/proc/self/oom_score_adj", 500
 """Beside a training worker: only spare processor time; without a process: the kernel's first choice when memory is short."""
 LARGEST = 1 << 20
 """Bytes of an order."""
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that ask for the server's end; a host that goes down sends the first two."""
 OPENMP = (b"libgomp", b"libomp", b"libiomp")
 OF_ONE_PROCESS = {
     *("TF_CONFIG", "TMPDIR", "PATH", "PYTHONPATH", "PWD", "OLDPWD", "PS1", "SHLVL", "_", "TMUX", "TMUX_PANE", "OMP_NUM_THREADS", KEY),
@@ -69,7 +71,7 @@ def socket_path(name: str) -> str:
 
 
 class Server:
-    """Forks a process for each order, and tells its client how the process ended."""
+    """Forks a process for each order, and sends its client the process' exit code."""
 
     def __init__(
         self, environment: Mapping[str, str], score: int, listener: socket.socket | None = None, client: socket.socket | None = None
@@ -82,6 +84,10 @@ class Server:
         self._woken, self._waker = socket.socketpair()
         for one in (self._woken, self._waker):
             one.setblocking(False)
+        self._end_asked = 0
+        """The signal, one of `ENDS`, that came while a process ran."""
+        self._handlers = {number: signal.signal(number, self._end) for number in ENDS}
+        """What this process did on these signals before."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
@@ -101,6 +107,13 @@ class Server:
                     return order
                 deadline = time.monotonic() + LINGER_S
         return None
+
+    def _end(self, number: int, _: Any) -> None:
+        """End by a signal, now or after the last process."""
+        self._end_asked = number
+        if not any(self._processes.values()):
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _rate(self) -> None:
         """Go first when memory is short, unless a process would go, too."""
@@ -127,6 +140,7 @@ class Server:
         if reason:
             _tell(client, {"refused": reason})
         elif _listens(client):
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             try:
                 pid = os.fork()
             except OSError as error:
@@ -139,6 +153,7 @@ class Server:
             if pid > 0:
                 self._processes[client] = pid
                 _tell(client, {"pid": pid})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         for descriptor in descriptors:
             os.close(descriptor)
         return None
@@ -160,7 +175,9 @@ class Server:
     def _leave(self, descriptors: Sequence[int]) -> None:
         """In a new process: leave the server's files and signals, and take the client's streams."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, handler in {**self._handlers, signal.SIGCHLD: signal.SIG_DFL}.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         os.setsid()
         self._selector.close()
         for one in (self._woken, self._waker, *([self._listener] if self._listener else []), *self._processes):
@@ -178,6 +195,7 @@ class Server:
                 self._processes[client] = 0
                 self._rate()
                 _tell(client, {"code": os.waitstatus_to_exitcode(status)})
+        self._end_if_asked()
 
     def _dismiss(self, client: socket.socket) -> None:
         """Kill the process of a client that has gone."""
@@ -187,6 +205,11 @@ class Server:
         if pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        if self._end_asked:
+            self._end(self._end_asked, None)
 
 
 def _stamps() -> dict[str, int]:
@@ -290,12 +313,14 @@ def import_modules(names: Sequence[str]) -> None:
     sys.meta_path.insert(0, late)
     # Importing creates only long-lived objects; scanning them repeatedly takes a third of its processor time.
     gc.disable()
-    for name in names:
-        importlib.import_module(name)
-    # Not scanned later, either, which would copy the pages that forked processes share.
-    gc.freeze()
-    gc.enable()
-    sys.meta_path.remove(late)
+    try:
+        for name in names:
+            importlib.import_module(name)
+        # Not scanned later, either, which would copy the pages that forked processes share.
+        gc.freeze()
+    finally:
+        gc.enable()
+        sys.meta_path.remove(late)
 
 
 def _beside_a_worker(modules: Sequence[str], parent: int, score: int) -> None:

@@ -21,7 +21,7 @@ class Forked:
     """A process that a server forked, with what a supervisor needs of `subprocess.Popen`."""
 
     def __init__(self, server: socket.socket, pid: int):
-        """Take the connection over which its end is told."""
+        """Take the connection to the server, which sends its exit code."""
         self._server, self.pid = server, pid
         self.returncode: int | None = None
         """As of `subprocess.Popen`; None while the process runs."""

@@ -259,6 +259,7 @@ class Supervisor:
         return self._folder.is_lost() and signal.SIGHUP not in self._signalled
 
     def _return_to_folder(self) -> None:
+        """Restore the run directory and what this supervisor writes there."""
         self._folder.restore()
         self._metrics = Metrics(self._post.folder / METRICS)
         self._record()

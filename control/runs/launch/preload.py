@@ -72,7 +72,7 @@ def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
     for host in hosts:
         variables = task.task_vars["hostvars"][host.name]
         # What a process has of CUDA does not survive a fork.
-        if host.gpus or not boolean("worker_preload", variables.get("worker_preload", False)):
+        if host.gpus or not boolean("worker_preload", variables.get("worker_preload", True)):
             continue
         python = variables.get("worker_python", f"{variables['worker_root']}/venv/bin/python")
         caches = variables.get("worker_caches", f"{variables['worker_root']}/caches")

@@ -10,7 +10,7 @@ from control.common.task import Task
 from control.remote.published import Published
 from control.remote.worker_access import clear_marks
 from control.runs.hosts.inventory_hosts import tf_config, thread_share, worker_seconds
-from control.runs.launch import launches, reservations, resumption
+from control.runs.launch import launches, recent_check, reservations, resumption
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
 from trainer.common.plain_values import from_plain
@@ -119,6 +119,7 @@ def end(task: Task) -> dict[str, Any]:
     launch = task.arguments["launch"]
     if task.arguments["started"]:
         return _started(launch)
+    recent_check.keep_if(False)
     left = [f"{name} ({why})" for name, ended in task.arguments["ended"].items() if (why := _trouble(ended))]
     if left:
         where = f"its workers could not be ended on {', '.join(left)}"

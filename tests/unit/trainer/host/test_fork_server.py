@@ -205,7 +205,7 @@ def test_nothing_tells_forked_process_from_new_one(server, modules, tmp_path, mo
     [("", 0), ("sys.exit(7)", 7), ("sys.exit('why')", 1), ("import os; os.kill(os.getpid(), 9)", -9)],
     ids=["well", "with a code", "with a message", "by a signal"],
 )
-def test_the_end_of_a_process_is_told(server, run, program, code):
+def test_exit_codes_of_processes(server, run, program, code):
     process = run(server(), program)
     assert (process.wait(360), process.returncode) == (code, code)
 
@@ -361,13 +361,31 @@ def test_a_killed_server_takes_its_processes_along(started, connect, run, tmp_pa
     await_until(lambda: is_gone(process.pid) or _state(process.pid) == "Z", 120, "the end of the process", 0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_session_needs_no_word(started, connect, number, capfd):
+@pytest.mark.parametrize("number", fork_server.ENDS)
+def test_a_requested_end_needs_no_message(started, connect, number, capfd):
     server = started()
     connect()
     server.send_signal(number)
     assert server.wait(360) == -number
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", fork_server.ENDS)
+@pytest.mark.parametrize("kind", ["of the host", "beside a worker"])
+def test_a_requested_end_waits_for_processes(kind, started, connect, beside, run, number, tmp_path):
+    """A host that goes down sends it to all processes at once: a worker saves its state."""
+    server = started() if kind == "of the host" else None
+    client = connect() if server else beside()
+    server = server or client._process
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = run(client, f"{BOND}open({str(pipe)!r}).read(); sys.exit(7)")
+    with pipe.open("w"):
+        server.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(0.1)
+    assert process.wait(360) == 7
+    assert server.wait(360) == -number
 
 
 def test_a_server_without_clients_ends(started):

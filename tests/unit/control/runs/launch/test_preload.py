@@ -52,11 +52,7 @@ def fake(monkeypatch):
 
 def task(hosts, **variables):
     """A command's task; `variables` of all hosts, or of one by its name."""
-    common = {
-        "worker_root": "/srv/lockstep",
-        "worker_preload": True,
-        **{name: value for name, value in variables.items() if name.startswith("worker_")},
-    }
+    common = {"worker_root": "/srv/lockstep", **{name: value for name, value in variables.items() if name.startswith("worker_")}}
     hostvars = {host.name: common | variables.get(host.name, {}) for host in hosts}
     return Task({}, {"hostvars": hostvars}, False, on=lambda name: SimpleNamespace(host=name))
 

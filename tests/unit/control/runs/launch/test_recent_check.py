@@ -10,6 +10,7 @@ from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.launch import launches, recent_check
 from control.runs.results.outcome import Verdict, of_exit_code
+from control.runs.tasks import launch
 from control.runs.tasks.conclude import conclude
 from tests.unit.report_samples import make_run
 from trainer.common.errors import DONE, FAILED, PREEMPTED
@@ -107,6 +108,14 @@ def test_failed_run_has_hosts_checked_again(code, left, clock, tmp_path, monkeyp
     verdict = Verdict("a", 0, of_exit_code(code), exit_code=code, last_lines=[], at=5.0, phases_began={})
     conclude(Task({"plan": to_plain(Plan(run="one", folder=folder, run_kind="doctor")), "verdicts": [verdict.to_dict()]}))
     assert bool(recent_check.passed(planned())) == left
+
+
+def test_launch_taken_back_has_hosts_checked_again(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(launches, "BEGUN", tmp_path / "launches")
+    recent_check.note(planned(), "OK")
+    taken_back = {"id": "1", "run": "r", "folder": str(tmp_path / "r"), "asked_yaml": None, "hosts": ["a"]}
+    launch.end(Task({"launch": taken_back, "started": False, "ended": {"a": {"changed": True}}}))
+    assert recent_check.passed(planned()) is None
 
 
 def test_another_inventory_is_checked(clock, monkeypatch):
