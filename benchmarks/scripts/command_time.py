@@ -8,12 +8,11 @@ another epoch in each round. `--data` is a folder of examples for `predict.yml`;
 those of the training, as in `-e config=task_cnn`; an inventory (`-i`) is also that of the commands.
 """
 
+import dataclasses
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from benchmarks.shared import script
-from control.common import project
 
 RUN = "command-time"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -33,8 +32,7 @@ NEW_RUN = ("check",)
 
 def main() -> None:
     """Measure and print."""
-    parser = script.parser(__doc__, rounds=3)
-    parser.add_argument("--versions", nargs=2, type=lambda path: Path(path).resolve(), metavar=("OLD", "NEW"), default=[project.ROOT])
+    parser = script.parser(__doc__, versions=True, rounds=3)
     parser.add_argument("--data", default="")
     arguments, more = parser.parse_known_args()
     versions = [script.Commands(tuple(more), version) for version in arguments.versions]
@@ -57,11 +55,10 @@ def _round(versions: list[script.Commands], name: str, number: int, data: str) -
 
 def _seconds(version: script.Commands, name: str, number: int, data: str) -> float:
     playbook, *words = COMMANDS[name]
-    inventory = script.Commands(tuple(version.inventory), version.root)
     given = [word.format(epoch=number + 1, data=data) for word in words]
-    commands = version if name in NEW_RUN else inventory
+    commands, run = (version, "") if name in NEW_RUN else (dataclasses.replace(version, more=tuple(version.inventory)), RUN)
     begun = time.monotonic()
-    commands.play(playbook, "" if name in NEW_RUN else RUN, *given)
+    commands.play(playbook, run, *given)
     return time.monotonic() - begun
 
 

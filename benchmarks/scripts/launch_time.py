@@ -13,11 +13,9 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import script
-from control.common import project
 from trainer.rundir.phases import Phase
 
 PARTS = {
@@ -44,9 +42,7 @@ ROWS = {
 
 def main() -> None:
     """Measure and print."""
-    parser = script.parser(__doc__, rounds=3)
-    parser.add_argument("--versions", nargs=2, type=lambda path: Path(path).resolve(), metavar=("OLD", "NEW"), default=[project.ROOT])
-    arguments, more = parser.parse_known_args()
+    arguments, more = script.parser(__doc__, versions=True, rounds=3).parse_known_args()
     versions = [script.Commands(tuple(more), version) for version in arguments.versions]
     rounds = []
     for number in range(arguments.rounds + 1):

@@ -17,9 +17,11 @@ from control.common import project, text
 T = TypeVar("T")
 
 
-def parser(description: str | None, **numbers: int) -> argparse.ArgumentParser:
-    """A command line with whole numbers, by name and default."""
+def parser(description: str | None, versions: bool = False, **numbers: int) -> argparse.ArgumentParser:
+    """A command line with whole numbers, by name and default; with `versions`, also with two checkouts to compare."""
     line = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if versions:
+        line.add_argument("--versions", nargs=2, type=lambda path: Path(path).resolve(), metavar=("OLD", "NEW"), default=[project.ROOT])
     for name, default in numbers.items():
         line.add_argument(f"--{name}", type=int, default=default)
     return line
