@@ -12,7 +12,7 @@ from typing import Any
 
 from control.common import project
 from control.common.progress_line import Line
-from trainer.common.errors import REFUSAL, LockstepError
+from trainer.common.errors import LockstepError, refusal
 
 
 class _Process:
@@ -85,9 +85,3 @@ def run_trainer(argv: list[str], doing: str = "", given: Any = None) -> dict[str
         raise LockstepError(refusal(error) or error or f"the {argv[0]} {ended}")
     result: dict[str, Any] = json.loads(output)
     return result
-
-
-def refusal(output: str) -> str:
-    """The message at the end of one of our processes' standard error, any number of lines; empty if it ended without one."""
-    _, prefix, message = f"\n{output}".rpartition(f"\n{REFUSAL}")
-    return message.strip() if prefix else ""

@@ -11,11 +11,10 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from control.common.child_playbooks import heeding_signals
 from control.remote import modules
 from control.remote.follow import HostUnreachable
-from control.remote.trainer_process import refusal
 from control.remote.worker_access import Worker
 from control.runs.results import outcome
 from plugins.shared.base_action import Action
-from trainer.common.errors import DONE
+from trainer.common.errors import DONE, refusal
 
 GRACE_S = 2
 Result = TypeVar("Result")

@@ -43,9 +43,16 @@ def test_no_filter_takes_more_than_two_arguments():
 
 def test_filters_import_nothing_before_they_are_called():
     """Each process of a task loads them all."""
-    program = (
-        "import sys; from plugins.filter.lockstep import FilterModule; FilterModule().filters(); "
-        "print(*(name for name in sys.modules if name.partition('.')[0] in ('control', 'trainer')))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert not {"control", "trainer"} & imported("from plugins.filter.lockstep import FilterModule; FilterModule().filters()")
+
+
+def test_a_plan_needs_no_slow_imports():
+    """The command waits for them."""
+    found = imported("import control.runs.planning.plan")
+    assert not {"tensorflow", "keras", "tensorboard", "ansible.utils.display", "jinja2"} & found
+
+
+def imported(program):
+    """Modules that a program imports, by name."""
+    shown = f"{program}; import sys; print(*sys.modules)"
+    return {*subprocess.run([sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()}

@@ -55,3 +55,9 @@ def signal_of(code: int | None) -> str:
 def code_of(returned: int) -> int:
     """Exit code as a shell gives it, from `subprocess`' return code, which is negative for a signal."""
     return returned if returned >= 0 else 128 - returned
+
+
+def refusal(output: str) -> str:
+    """The message at the end of one of our processes' standard error, any number of lines; empty if it ended without one."""
+    _, prefix, message = f"\n{output}".rpartition(f"\n{REFUSAL}")
+    return message.strip() if prefix else ""

@@ -129,7 +129,7 @@ class Engine:
     def undone(self) -> Iterator[tuple[Batch, np.ndarray]]:
         """Undo the steps in the context: restore everything that training changes. Yields the input of a step with one blank example."""
         changed = [*self.variables, *self.memory]
-        before = [np.array(variable.numpy()) for variable in changed]
+        before = [variable.numpy() for variable in changed]
         try:
             yield batch_arrays.blank(self.steps.local.spec), np.zeros(1, np.float32)
         finally:

@@ -4,7 +4,8 @@ A launch starts such a server on each host while its plan is made, in a tmux ses
 (`python -c`, standard library only). A supervisor starts one beside its worker for restarts, if `recovery.standby` asks for that. Each
 client holds one connection, over which it orders one process after another and receives their exit codes; a process is killed when its
 client ends. A server that is asked to end (`ENDS`) waits for its processes, which may have a training state to save. A forked worker
-differs from one that was started anew in its command line, its parent, and a session of its own.
+differs from one that was started anew in its command line, its parent, and a session of its own. The first order also says which
+modules of the trainer to import for all processes: a launch starts the server before the trainer is on the host.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class Server:
         self._woken, self._waker = socket.socketpair()
         for one in (self._woken, self._waker):
             one.setblocking(False)
+        self._code: str | None = None
+        """Folders (`PYTHONPATH`) from which orders' modules were imported; None before the first order."""
+        self._stale = ""
+        """Why this process can no longer fork what would be like one that was started anew; empty if it can."""
         self._end_asked = 0
         """The signal, one of `ENDS`, that came while a process ran."""
         self._handlers = {number: signal.signal(number, self._end) for number in ENDS}
@@ -99,7 +104,7 @@ class Server:
     def run(self) -> dict[str, Any] | None:
         """Serve; return in a new process, with its order, and in the server itself, None, once no client is left to serve."""
         deadline = time.monotonic() + WAIT_S
-        while self._processes or (self._listener and time.monotonic() < deadline and _free_mb() >= LEAST_FREE_MB):
+        while self._processes or (self._listener and not self._stale and time.monotonic() < deadline and _free_mb() >= LEAST_FREE_MB):
             self._rate()
             for selected, _ in self._selector.select(None if self._processes else max(0.0, min(LOOK_S, deadline - time.monotonic()))):
                 order = selected.data(selected.fileobj)
@@ -136,7 +141,8 @@ class Server:
             self._dismiss(client)
             return None
         order: dict[str, Any] = json.loads(message)
-        reason = self._refusal(order["environment"])
+        self._stale = self._stale or self._difference(order)
+        reason = self._stale or self._other_environment(order["environment"])
         if reason:
             _tell(client, {"refused": reason})
         elif _listens(client):
@@ -158,18 +164,26 @@ class Server:
             os.close(descriptor)
         return None
 
-    def _refusal(self, wanted: Mapping[str, str]) -> str:
-        """Why a process forked here could differ from one that was started anew; empty if it does not."""
+    def _other_environment(self, wanted: Mapping[str, str]) -> str:
+        """How a process' environment differs from this one's in what an import may read; empty if it does not."""
         names = self._environment.keys() | wanted.keys()
         with open("/proc/self/maps", "rb") as maps:
             loaded = maps.read()
         openmp = any(name in loaded for name in OPENMP)
         checked = names - (OF_ONE_PROCESS - {"OMP_NUM_THREADS"} if openmp else OF_ONE_PROCESS)
         changed = sorted(name for name in checked if self._environment.get(name) != wanted.get(name))
-        if changed:
-            return f"the environment has changed: {', '.join(changed)}"
+        return f"the environment has changed: {', '.join(changed)}" if changed else ""
+
+    def _difference(self, order: dict[str, Any]) -> str:
+        """Import an order's modules, for all later orders, too; return how this process now differs from a new one, or an empty text."""
         if self._places != _stamps():
             return "packages were installed or removed since its import"
+        code = order["environment"].get("PYTHONPATH", "")
+        if self._code not in (None, code):
+            return "it has imported another version of the trainer"
+        if self._code is None and (failure := _failure(code, order["modules"])):
+            return failure
+        self._code = code
         return "the import left threads behind" if len(os.listdir("/proc/self/task")) > 1 else ""
 
     def _leave(self, descriptors: Sequence[int]) -> None:
@@ -210,6 +224,22 @@ class Server:
     def _end_if_asked(self) -> None:
         if self._end_asked:
             self._end(self._end_asked, None)
+
+
+def _failure(code: str, modules: Sequence[str]) -> str:
+    """Import modules from folders; return why that fails, or an empty text."""
+    _put_first(code)
+    try:
+        import_modules(modules)
+    except Exception as error:
+        return f"the import failed: {error}"
+    return ""
+
+
+def _put_first(path: str) -> None:
+    """Let imports look first where `PYTHONPATH` says."""
+    first = [entry for entry in path.split(os.pathsep) if entry]
+    sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
 
 
 def _stamps() -> dict[str, int]:
@@ -260,8 +290,7 @@ def _become(order: dict[str, Any], before: Mapping[str, str]) -> None:
     os.environ.update(order["environment"] | set_by_imports)
     # To be chosen anew, by TMPDIR.
     tempfile.tempdir = None
-    first = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
+    _put_first(os.environ.get("PYTHONPATH", ""))
     sys.argv = [order["module"], *order["arguments"], "--parent", str(os.getppid())]
     random.seed()
     if "numpy" in sys.modules:

@@ -329,16 +329,18 @@ def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -
 
 def make_train_call(steps: Steps) -> Any:
     """Make a function that trains on a `Batch` of several steps with rates `[steps]` float32, and returns `StepSums.table`."""
-    # As in Keras' `fit`, nothing here depends on autograph; its conversion would take three times as long as tracing.
+    # As in Keras' `fit`, nothing here depends on autograph; its conversion would take as long as tracing.
     run = tf.autograph.experimental.do_not_convert(steps.run)
 
-    @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)])
+    @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)], autograph=False)
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
         count = tf.shape(rates)[0]
+
+        def step(index: tf.Tensor, sums: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            return index + 1, sums.write(index, run(rates[index], batches.at(index)))
+
         sums = tf.TensorArray(tf.float32, size=count, infer_shape=True)
-        for index in tf.range(count):
-            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            sums = sums.write(index, run(rates[index], batches.at(index)))
+        _, sums = tf.while_loop(lambda index, _: index < count, step, (0, sums), parallel_iterations=1, maximum_iterations=count)
         return steps.total(sums.stack())
 
     return call

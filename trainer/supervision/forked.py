@@ -45,13 +45,13 @@ class Forked:
 class ForkServer:
     """A connection to a server."""
 
-    def __init__(self, connection: socket.socket, process: "subprocess.Popen[bytes] | None" = None):
-        """Take it, and the server's process if it is this process' own."""
-        self._connection, self._process = connection, process
+    def __init__(self, connection: socket.socket, modules: Sequence[str], process: "subprocess.Popen[bytes] | None" = None):
+        """Take it, what the server imports before it forks, and the server's process if it is this process' own."""
+        self._connection, self._modules, self._process = connection, list(modules), process
 
     @classmethod
-    def of_host(cls, key: str | None) -> "ForkServer | None":
-        """The server that a launch has started on this host; None if there is none."""
+    def of_host(cls, key: str | None, modules: Sequence[str]) -> "ForkServer | None":
+        """The server that a launch has started on this host; None if there is none. `modules`: those that it imports before it forks."""
         if not key:
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,7 +60,7 @@ class ForkServer:
         except OSError:
             connection.close()
             return None
-        return cls(connection)
+        return cls(connection, modules)
 
     @classmethod
     def beside(cls, command: Sequence[str], modules: Sequence[str], environment: Mapping[str, str]) -> "ForkServer":
@@ -72,7 +72,7 @@ class ForkServer:
         words = [*command, str(its.fileno()), str(os.getpid()), *modules]
         process = subprocess.Popen(words, env=dict(environment), pass_fds=[its.fileno()], cwd="/")
         its.close()
-        return cls(own, process)
+        return cls(own, modules, process)
 
     def fork(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Forked:
         """A process that runs `python -m trainer ARGUMENTS` in this environment, with this process' folder and streams.
@@ -81,6 +81,7 @@ class ForkServer:
             ClusterError: the server is gone, does not answer, or has another environment.
         """
         order = {"module": "trainer", "arguments": list(arguments), "environment": dict(environment), "umask": _umask()}
+        order["modules"] = self._modules
         try:
             order["folder"] = os.getcwd()
             socket.send_fds(self._connection, [json.dumps(order).encode()], [0, 1, 2], socket.MSG_DONTWAIT)

@@ -138,7 +138,7 @@ class Supervisor:
         self._history.began = self._history.began or clock.time()
         self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
-        self._forks = ForkServer.of_host(os.environ.get(fork_server.KEY))
+        self._forks = ForkServer.of_host(os.environ.get(fork_server.KEY), MODULES)
         """Process that forks the workers, if there is one."""
         self._entry: EntryPort | None = None
         self._start: rendezvous.Start | None = None

@@ -17,8 +17,7 @@ import numpy as np
 
 from control.common.project import ROOT
 from control.datasets.listing.registry import Listing, class_names, fingerprint, folder_of, source
-from control.remote.trainer_process import refusal
-from trainer.common.errors import DatasetError
+from trainer.common.errors import DatasetError, refusal
 from trainer.common.files import read_json, replacing, sync
 from trainer.common.safe_text import printable
 

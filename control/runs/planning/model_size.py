@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from control.remote import trainer_package
-from control.remote.trainer_process import refusal
 from control.runs.planning.plan_request import Request
 from trainer.checkpoint import starting_weights
-from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError, refusal
 from trainer.common.files import read_json, write_json
 from trainer.config.schema import Config
 from trainer.data import transform

@@ -8,7 +8,6 @@ a folder to all curves below it. A column shows the last value of a curve, which
 
 import datetime
 import io
-import json
 import math
 import types
 import typing
@@ -35,7 +34,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from control.common import configurations
-from control.runs.results import metric_text
+from control.runs.results.hyperparameters import hyperparameters
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary as RunSummary
 from trainer.common.errors import LockstepError
@@ -123,21 +122,6 @@ def _row(run: RunFolder) -> list[Event]:
     return events
 
 
-def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, Any] | None = None) -> dict[str, bool | float | str]:
-    """Values of config.yml by dotted name, and the number of workers; lists as JSON; without nulls and texts of the user's files.
-
-    A `compiled` model ignores the optimizer of the configuration, so its own optimizer is shown.
-    """
-    settings = {name: value for name, value in _flat(config) if value is not None and "\n" not in str(value)}
-    settings |= {"model.name": metric_text.model_name(config["model"])} if "model" in config else {}
-    if compiled:
-        settings = {name: value for name, value in settings.items() if name.partition(".")[0] not in ("optimizer", "schedule")}
-        own = {"optimizer.name": compiled["optimizer"], "optimizer.learning_rate": compiled.get("learning_rate"), "loss": compiled["loss"]}
-        settings |= {name: value for name, value in own.items() if value is not None}
-    values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return {**values, "workers": workers}
-
-
 def _results(summary: RunSummary, tested: dict[int, float]) -> dict[str, tuple[float, int]]:
     """Results of a run, as far as known: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
     best = summary.best or {}
@@ -171,14 +155,6 @@ def _type(*kinds: Any) -> int:
     if bool in kinds:
         return int(DATA_TYPE_BOOL)
     return int(DATA_TYPE_FLOAT64 if int in kinds or float in kinds else DATA_TYPE_STRING)
-
-
-def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _start(name: str, values: dict[str, bool | float | str], at: float) -> SessionStartInfo:

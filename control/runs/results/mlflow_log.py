@@ -9,7 +9,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from control.runs.results.hparams import hyperparameters
+from control.runs.results.hyperparameters import hyperparameters
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json

@@ -10,7 +10,6 @@ from typing import Any
 from control.campaign.store import Pace
 from control.common import configurations, text
 from control.common.progress_line import Line
-from control.remote import trainer_process
 from control.runs.results import outcome
 from control.runs.results.outcome import Verdict
 from control.runs.results.summary import Summary
@@ -134,5 +133,5 @@ def _reason(failure: Verdict | None, folder: Path) -> str:
         return ""
     code, log = failure.exit_code, part_of(folder, failure.host) / WORKER_LOG
     ended = f"exit code {code}{outcome.signal_name(code)}" if code is not None else failure.state
-    refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
+    refusal = errors.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
     return f"{failure.host}: {failure.message or refusal.partition(chr(10))[0] or ended}"

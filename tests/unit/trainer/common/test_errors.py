@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from control.remote.trainer_process import refusal
 from trainer.command_line import CommandLine
-from trainer.common.errors import FAILED, LockstepError, code_of, signal_of
+from trainer.common.errors import FAILED, LockstepError, code_of, refusal, signal_of
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ def started(modules):
     with contextlib.ExitStack() as stack:
         last = []
 
-        def start(*imported, **constants):
+        def start(*imported, code=str(modules), **constants):
             program = PROGRAM.replace(MAIN, f"vars().update({constants})\n{MAIN}")
             command = [sys.executable, "-c", program, KEY, "0", *imported]
-            process = stack.enter_context(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(modules)}, cwd="/"))
+            process = stack.enter_context(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": code}, cwd="/"))
             stack.callback(process.kill)
             last[:] = [process]
             return process
@@ -123,9 +123,9 @@ def connect(started):
     """Connects to the host's server, once it listens, until the test's end."""
     with contextlib.ExitStack() as stack:
 
-        def to_server():
+        def to_server(*ordered):
             found = []
-            await_until(lambda: found.append(ForkServer.of_host(KEY)) or found[-1], 120, "the server", 0.01, started.ended)
+            await_until(lambda: found.append(ForkServer.of_host(KEY, ordered)) or found[-1], 120, "the server", 0.01, started.ended)
             stack.callback(found[-1].end)
             return found[-1]
 
@@ -291,6 +291,37 @@ def test_refused_client_may_order_again(server, run):
     assert run(client, "").wait(360) == 0
 
 
+def test_modules_of_an_order_are_imported_once(started, connect, run, modules, tmp_path):
+    """From where the process itself would import them."""
+    (modules / "noting.py").write_text(f"import os; print(os.getpid(), file=open({str(tmp_path / 'importing')!r}, 'a'))")
+    server = started(code="")
+    for _ in range(2):
+        assert run(connect("noting"), "import noting").wait(360) == 0
+    assert (tmp_path / "importing").read_text().split() == [str(server.pid)]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "reason"),
+    [
+        ("decimal", {"PYTHONPATH": "/other"}, "it has imported another version of the trainer"),
+        ("no_such_module", {}, "the import failed: No module named 'no_such_module'"),
+        ("threaded", {}, "the import left threads behind"),
+    ],
+    ids=["another version", "a failed import", "threads"],
+)
+def test_a_server_that_can_fork_for_nobody_ends(name, given, reason, started, connect, run, modules):
+    """The next launch starts another."""
+    (modules / "threaded.py").write_text("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
+    server, client = started(WAIT_S=3600.0, LINGER_S=3600.0), connect(name)
+    if given:
+        assert run(client, "").wait(360) == 0
+    for _ in range(2):
+        with pytest.raises(ClusterError, match=f"^{reason}$"):
+            run(client, "", **given)
+    client.end()
+    assert server.wait(360) == 0
+
+
 def test_nobody_forks_for_whom_nobody_waits(started, connect, run, modules, tmp_path, monkeypatch):
     """A client that lost patience during the import has started another process in the meantime."""
     monkeypatch.setattr(forked, "ANSWER_S", 0.0)
@@ -407,7 +438,7 @@ def test_a_server_follows_on_killed_one(started, connect, run):
     connect()
     server.kill()
     server.wait()
-    assert ForkServer.of_host(KEY) is None
+    assert ForkServer.of_host(KEY, []) is None
     started()
     assert run(connect(), "").wait(360) == 0
 
@@ -466,7 +497,7 @@ def test_a_folder_open_to_others_is_refused(made, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "getuid", lambda: 4711)
     with pytest.raises(PermissionError, match="is not a folder that only this user may enter"):
         fork_server.folder()
-    assert ForkServer.of_host(KEY) is None
+    assert ForkServer.of_host(KEY, []) is None
 
 
 # --- modules that are executed late

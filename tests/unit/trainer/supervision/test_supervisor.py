@@ -119,7 +119,7 @@ def test_the_next_worker_is_prepared_after_first_steps(standby, longest, count, 
 def test_the_hosts_server_is_enough(tmp_path, made, monkeypatch):
     """Nothing is prepared beside a worker that was forked from it."""
     monkeypatch.setenv(KEY, "of this host")
-    monkeypatch.setattr(product.ForkServer, "of_host", lambda key: key)
+    monkeypatch.setattr(product.ForkServer, "of_host", lambda key, _: key)
     supervisor = Supervisor(post(tmp_path, standby=["program"]))
     supervisor._look(SimpleNamespace(phase="training", longest=5.0))
     assert (supervisor._forks, made) == ("of this host", [])

@@ -14,6 +14,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from control.common import configurations
 from control.runs.results import hparams
 from control.runs.results.evaluation_table import EvaluationTable
+from control.runs.results.hyperparameters import _flat, hyperparameters
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from tests.unit.refusals import refusal
@@ -78,43 +79,6 @@ def scalars(run: Path) -> dict[str, tuple[float, int]]:
     return {one.tag: (one.tensor.float_val[0], step) for step, one in values if one.metadata.plugin_data.plugin_name == "scalars"}
 
 
-def test_hyperparameters_carry_the_names_of_config_yml():
-    config = {
-        "seed": 1,
-        "model": {"name": "own", "width": 8},
-        "data": {"path": None, "image_size": [32, 32, 3], "allow_bad_images": False},
-        "optimizer": {"learning_rate": 0.01},
-    }
-    assert hparams.hyperparameters(config, 3) == {
-        "seed": 1,
-        "model.name": "own",
-        "model.width": 8,
-        "data.image_size": "[32, 32, 3]",
-        "data.allow_bad_images": False,
-        "optimizer.learning_rate": 0.01,
-        "workers": 3,
-    }
-
-
-def test_compiled_model_has_its_own_optimizer():
-    config = {
-        "model": {"name": "own", "file": "mine.py", "function": "build"},
-        "optimizer": {"name": "adam", "learning_rate": 0.001},
-        "schedule": {"warmup_epochs": 3},
-    }
-    compiled = {"optimizer": "Lion", "learning_rate": 0.0003, "loss": "mse"}
-    assert hparams.hyperparameters(config, 2, compiled) == {
-        "model.name": "mine.py:build",
-        "model.file": "mine.py",
-        "model.function": "build",
-        "optimizer.name": "Lion",
-        "optimizer.learning_rate": 0.0003,
-        "loss": "mse",
-        "workers": 2,
-    }
-    assert "optimizer.learning_rate" not in hparams.hyperparameters(config, 2, {**compiled, "learning_rate": None})
-
-
 def test_a_session_holds_the_values_of_the_run(tmp_path):
     run = make_run(tmp_path / "first", workers=4, **{"train.global_batch": 256, "model.name": "deep_cnn", "data.allow_bad_images": True})
     hparams.write_row(RunFolder(run))
@@ -143,7 +107,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
 def test_every_configuration_key_is_a_column():
     """Every key of the configuration is a column even where this run has no value."""
     columns = {info.name: info.type for info in hparams._experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
-    known = {name for name, _ in hparams._flat(configurations.to_dict(Config()))}
+    known = {name for name, _ in _flat(configurations.to_dict(Config()))}
     assert set(columns) == known | {"workers", "model.fast"}
     number, words, truth = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_BOOL
     expected = {
@@ -162,7 +126,7 @@ def test_every_configuration_key_is_a_column():
 
 
 def test_five_columns_that_tensorboard_shows_first_are_ours():
-    values = hparams.hyperparameters(configurations.to_dict(Config()), 2)
+    values = hyperparameters(configurations.to_dict(Config()), 2)
     infos = hparams._experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]
