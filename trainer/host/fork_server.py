@@ -189,13 +189,13 @@ class Server:
     def _leave(self, descriptors: Sequence[int]) -> None:
         """In a new process: leave the server's files and signals, and take the client's streams."""
         signal.set_wakeup_fd(-1)
-        for number, handler in {**self._handlers, signal.SIGCHLD: signal.SIG_DFL}.items():
-            signal.signal(number, handler)
+        for one, handler in {**self._handlers, signal.SIGCHLD: signal.SIG_DFL}.items():
+            signal.signal(one, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         os.setsid()
         self._selector.close()
-        for one in (self._woken, self._waker, *([self._listener] if self._listener else []), *self._processes):
-            one.close()
+        for own in (self._woken, self._waker, *([self._listener] if self._listener else []), *self._processes):
+            own.close()
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)

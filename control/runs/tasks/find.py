@@ -18,6 +18,9 @@ from control.runs.tasks import deletion, elsewhere
 from trainer.common.errors import LockstepError
 from trainer.rundir.launch_record import LaunchRecord
 
+ELSEWHERE = "elsewhere"
+"""The stage in `playbooks/stages/` about runs without a record on this machine."""
+
 
 def find(task: Task) -> dict[str, Any]:
     """Check the operator variables and find the run.
@@ -60,7 +63,8 @@ def find(task: Task) -> dict[str, Any]:
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
         plan = replace(plan, logs=parameter_server_text.logs(hosts, options.get("role")))
-    return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, "published": {}}}
+    facts = {"plan": plan, "cluster": hosts, "run_options": options, "published": {}, "left_out": [ELSEWHERE]}
+    return {**left, "ansible_facts": facts}
 
 
 def _elsewhere(task: Task, run: str) -> dict[str, Any]:

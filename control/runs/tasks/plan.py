@@ -23,7 +23,7 @@ from trainer.common.plain_values import from_plain, to_plain
 from trainer.common.safe_text import printable
 from trainer.rundir.launch_record import Host, LaunchRecord
 
-BROKEN, SETTLE, PREFLIGHT = "take_back", "settle", "preflight"
+BROKEN, SETTLE, PREFLIGHT, EVALUATE = "take_back", "settle", "preflight", "evaluate"
 """Stages, by their files in `playbooks/stages/`, that most launches leave out."""
 LATER: dict[str, Any] = {
     "left_out": [],
@@ -68,7 +68,7 @@ def plan(task: Task) -> dict[str, Any]:
         run_recovery.check_job(plan.config)
     if asked.show_config:
         # The following stages have nothing to do.
-        nothing = {"left_out": [BROKEN, SETTLE, PREFLIGHT]}
+        nothing = {"left_out": [BROKEN, SETTLE, PREFLIGHT, EVALUATE]}
         return {
             "show_last": plan.config_yaml.rstrip(),
             "ansible_facts": {**LATER, "plan": replace(plan, complete=True), "cluster": plan.posts, "run_options": {}, **nothing},
@@ -107,7 +107,8 @@ def _left_out(plan: Plan, options: dict[str, Any], broken: dict[str, Any], check
     needed = {BROKEN: bool(broken.get("broken_launches"))}
     if plan.command == "train":
         checks = not plan.complete and checked is None and boolean("preflight", options.get("preflight", True))
-        needed |= {SETTLE: plan.resume and not plan.complete, PREFLIGHT: checks}
+        evaluates = boolean("evaluate", options.get("evaluate", False))
+        needed |= {SETTLE: plan.resume and not plan.complete, PREFLIGHT: checks, EVALUATE: evaluates}
     return [stage for stage, is_needed in needed.items() if not is_needed]
 
 

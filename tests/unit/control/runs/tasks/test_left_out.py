@@ -17,7 +17,8 @@ from control.runs.launch import launches, recent_check
 from control.runs.planning import plan_command
 from control.runs.planning.plan_request import Inventory
 from control.runs.tasks import plan as plan_task
-from control.runs.tasks.plan import BROKEN, PREFLIGHT, SETTLE, _left_out
+from control.runs.tasks.find import ELSEWHERE
+from control.runs.tasks.plan import BROKEN, EVALUATE, PREFLIGHT, SETTLE, _left_out
 from tests.unit.samples import ROOT
 from trainer.rundir.launch_record import Host
 
@@ -28,12 +29,13 @@ BROKEN_OFF = {"broken_launches": [{"id": "x"}]}
 @pytest.mark.parametrize(
     ("plan", "options", "broken", "checked", "expected"),
     [
-        pytest.param(NEW, {}, {}, None, [BROKEN, SETTLE], id="new"),
-        pytest.param(NEW, {}, {"broken_launches": []}, "OK (1 min ago)", [BROKEN, SETTLE, PREFLIGHT], id="checked"),
-        pytest.param(NEW, {"preflight": "false"}, {}, None, [BROKEN, SETTLE, PREFLIGHT], id="unchecked"),
-        pytest.param(NEW, {}, BROKEN_OFF, None, [SETTLE], id="after one that broke off"),
-        pytest.param(replace(NEW, resume=True), {}, {}, None, [BROKEN], id="continued"),
-        pytest.param(replace(NEW, resume=True, complete=True), {}, {}, None, [BROKEN, SETTLE, PREFLIGHT], id="complete"),
+        pytest.param(NEW, {}, {}, None, [BROKEN, SETTLE, EVALUATE], id="new"),
+        pytest.param(NEW, {}, {"broken_launches": []}, "OK (1 min ago)", [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="checked"),
+        pytest.param(NEW, {"preflight": "false"}, {}, None, [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="unchecked"),
+        pytest.param(NEW, {}, BROKEN_OFF, None, [SETTLE, EVALUATE], id="after one that broke off"),
+        pytest.param(replace(NEW, resume=True), {}, {}, None, [BROKEN, EVALUATE], id="continued"),
+        pytest.param(replace(NEW, resume=True, complete=True), {}, {}, None, [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="complete"),
+        pytest.param(NEW, {"evaluate": "true"}, {}, None, [BROKEN, SETTLE], id="evaluated"),
         pytest.param(replace(NEW, command="doctor"), {}, {}, None, [BROKEN], id="doctor"),
         pytest.param(replace(NEW, command="doctor"), {}, BROKEN_OFF, None, [], id="doctor, after a launch that broke off"),
     ],
@@ -45,12 +47,12 @@ def test_stages_without_work_are_left_out(plan, options, broken, checked, expect
 @pytest.mark.parametrize(
     ("command", "options", "shown", "left_out"),
     [
-        pytest.param("train", {}, "the plan\nOK (0 s ago)", [BROKEN, SETTLE, PREFLIGHT], id="passed"),
-        pytest.param("train", {"preflight": "true"}, "the plan", [BROKEN, SETTLE], id="to be checked all the same"),
-        pytest.param("train", {"preflight": "false"}, "the plan", [BROKEN, SETTLE, PREFLIGHT], id="not to be checked"),
+        pytest.param("train", {}, "the plan\nOK (0 s ago)", [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="passed"),
+        pytest.param("train", {"preflight": "true"}, "the plan", [BROKEN, SETTLE, EVALUATE], id="to be checked all the same"),
+        pytest.param("train", {"preflight": "false"}, "the plan", [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="not to be checked"),
         pytest.param("doctor", {}, "the plan", [BROKEN], id="the doctor"),
         pytest.param("playbooks/slurm", {}, "the plan", [BROKEN], id="under Slurm"),
-        pytest.param("train", {"show_config": "true"}, None, [BROKEN, SETTLE, PREFLIGHT], id="only shown"),
+        pytest.param("train", {"show_config": "true"}, None, [BROKEN, SETTLE, PREFLIGHT, EVALUATE], id="only shown"),
     ],
 )
 def test_hosts_that_passed_are_not_checked(command, options, shown, left_out, tmp_path, monkeypatch):
@@ -70,16 +72,18 @@ def test_hosts_that_passed_are_not_checked(command, options, shown, left_out, tm
     assert (returned.get("show"), returned["ansible_facts"]["left_out"]) == (shown, left_out)
 
 
-@pytest.mark.parametrize("stage", [BROKEN, SETTLE, PREFLIGHT])
+@pytest.mark.parametrize("stage", [BROKEN, SETTLE, PREFLIGHT, EVALUATE, ELSEWHERE])
 @pytest.mark.parametrize(("fact", "hosts"), [({}, ["a", "b"]), ({"left_out": ["other"]}, ["a", "b"]), ({"left_out": None}, [])])
 def test_a_stage_left_out_has_no_hosts(stage, fact, hosts, tmp_path):
     """The pattern of its play, where the fact is missing, too: in commands that leave nothing out."""
     (play,) = yaml.safe_load((ROOT / "playbooks/stages" / f"{stage}.yml").read_text())
     facts = {name: [stage] if value is None else value for name, value in fact.items()}
     filter_loader.add_directory(str(ROOT / "plugins/filter"))
-    variables = {"hostvars": {"a": facts, "b": {}}, "groups": {"workers": ["a", "b"]}}
+    names = ["a", "b"]
+    variables = {"hostvars": {"a": {**facts, "cluster": [{"name": "a"}]}, "b": {}}, "groups": {"workers": names, "cluster": names}}
     pattern = Templar(DataLoader(), variables).template(trust_as_template(play["hosts"]))
     written = tmp_path / "hosts"
     written.write_text("[workers]\na\nb\n[cluster:children]\nworkers\n")
     inventory = InventoryManager(DataLoader(), sources=[str(written)])
-    assert [host.name for host in inventory.list_hosts(pattern)] == hosts
+    # The chief alone evaluates.
+    assert [host.name for host in inventory.list_hosts(pattern)] == (hosts[:1] if stage == EVALUATE else hosts)
