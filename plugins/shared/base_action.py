@@ -17,6 +17,9 @@ from control.common.project import ROOT
 from control.common.terminal_lines import printable_lines, wrapped
 from control.remote import modules
 from control.remote.worker_access import Seen, Worker
+
+# Most tasks need it, and NumPy with it; each has a process of its own, forked from the one that imports this file.
+from control.runs.results import run_folder  # noqa: F401
 from plugins.shared import guard_answers
 from trainer.common.errors import LockstepError
 from trainer.common.files import full, keep_others_out, shortage

@@ -80,8 +80,7 @@ def test_status_names_every_host_that_trains(cluster, watched):
 def test_an_ordinary_user_sees_neither_run_nor_secret(cluster, watched):
     """Neither files, nor the shared folder, nor tmux, nor what /proc has of a worker; and what everybody sees there holds no secret."""
     with cluster.user(1, USER):
-        pid = cluster.on(1, "ps -ww -eo pid,args | awk '/[t]rainer train.*watched/ {print $1; exit}'").strip()
-        assert pid.isdecimal()
+        pid = str(json.loads(cluster.own(1, "watched", "supervisor.json"))["pids"]["worker"])
         assert python(cluster, 1, TRY, WORKER_ROOT, pid) == "[]\n"
         assert python(cluster, 1, TRY, WORKER_ROOT, pid, user="lockstep").count("write") >= 3, "the attempts are real ones"
         planted = [f"{WORKER_ROOT}/runs/planted", "/mnt/lockstep/code/planted", "/mnt/lockstep/planted"]
