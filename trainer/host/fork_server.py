@@ -92,7 +92,7 @@ class Server:
         self._end_asked = 0
         """The signal, one of `ENDS`, that came while a process ran."""
         self._handlers = {number: signal.signal(number, self._end) for number in ENDS}
-        """What this process did on these signals before."""
+        """Earlier handlers of these signals."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
