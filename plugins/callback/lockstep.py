@@ -55,6 +55,7 @@ class CallbackModule(Default):
         gc.set_threshold(OBJECTS)
         self._poll_interval = constants.DEFAULT_INTERNAL_POLL_INTERVAL
         self._run_under_way = self._if_interrupted = self._before_start = self._launch = None
+        self._launches = False
         self._interrupts = 0
         self._stage, self._stages = "", []
         self._play = self._variables = None
@@ -216,6 +217,10 @@ class CallbackModule(Default):
         """The result, then Ansible's counts: only with full output, or if nothing else says what failed."""
         for words in self._last_words:
             self._display.display(words)
+        if self._launches and (stats.failures or stats.dark) and not context.CLIARGS.get("check"):
+            from control.runs.launch import recent_check
+
+            recent_check.keep_if(False)
         unexplained = (stats.failures or stats.dark) and not self._explained
         if self._wordy or unexplained or os.environ.get("LOCKSTEP_RECAP"):
             super().v2_playbook_on_stats(stats)
@@ -233,6 +238,7 @@ class CallbackModule(Default):
         """Remember a run that goes on without this process, and the message for an early end of this one."""
         self._if_interrupted = returned.get("if_interrupted", self._if_interrupted)
         self._before_start = returned.get("before_start", self._before_start)
+        self._launches = self._launches or bool(self._before_start)
         self._launch = returned.get("launch_begun", self._launch)
         self._run_under_way = returned.get("run_under_way", self._run_under_way)
 

@@ -142,7 +142,7 @@ class Server:
             return None
         order: dict[str, Any] = json.loads(message)
         self._stale = self._stale or self._difference(order)
-        reason = self._stale or self._other_environment(order["environment"])
+        reason = self._stale or self._other_version(order) or self._other_environment(order["environment"])
         if reason:
             _tell(client, {"refused": reason})
         elif _listens(client):
@@ -164,6 +164,9 @@ class Server:
             os.close(descriptor)
         return None
 
+    def _other_version(self, order: dict[str, Any]) -> str:
+        return "" if _code(order) == self._code else "it has imported another version of the trainer"
+
     def _other_environment(self, wanted: Mapping[str, str]) -> str:
         """How a process' environment differs from this one's in what an import may read; empty if it does not."""
         names = self._environment.keys() | wanted.keys()
@@ -175,15 +178,15 @@ class Server:
         return f"the environment has changed: {', '.join(changed)}" if changed else ""
 
     def _difference(self, order: dict[str, Any]) -> str:
-        """Import an order's modules, for all later orders, too; return how this process now differs from a new one, or an empty text."""
+        """Import the first order's modules; return how this process then differs from any that is started anew, or an empty text."""
+        if self._end_asked:
+            return "it was asked to end"
         if self._places != _stamps():
             return "packages were installed or removed since its import"
-        code = order["environment"].get("PYTHONPATH", "")
-        if self._code not in (None, code):
-            return "it has imported another version of the trainer"
-        if self._code is None and (failure := _failure(code, order["modules"])):
-            return failure
-        self._code = code
+        if self._code is None:
+            self._code = _code(order)
+            if failure := _failure(self._code, order["modules"]):
+                return failure
         return "the import left threads behind" if len(os.listdir("/proc/self/task")) > 1 else ""
 
     def _leave(self, descriptors: Sequence[int]) -> None:
@@ -203,12 +206,15 @@ class Server:
     def _reap(self, woken: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             woken.recv(4096)
+        # Clients get all exit codes before this process ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         for client, pid in self._processes.items():
             ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
             if ended:
                 self._processes[client] = 0
                 self._rate()
                 _tell(client, {"code": os.waitstatus_to_exitcode(status)})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         self._end_if_asked()
 
     def _dismiss(self, client: socket.socket) -> None:
@@ -224,6 +230,11 @@ class Server:
     def _end_if_asked(self) -> None:
         if self._end_asked:
             self._end(self._end_asked, None)
+
+
+def _code(order: dict[str, Any]) -> str:
+    """Folders from which an order's process imports first."""
+    return str(order["environment"].get("PYTHONPATH", ""))
 
 
 def _failure(code: str, modules: Sequence[str]) -> str:
@@ -392,6 +403,9 @@ def main(where: str, modules: Sequence[str], parent: int = 0) -> None:
         _beside_a_worker(modules, parent, score)
         server = Server(before, score, client=socket.socket(fileno=int(where)))
     else:
+        if _free_mb() < LEAST_FREE_MB:
+            return
+        _set_score(min(1000, score + FIRST_TO_GO))
         path = socket_path(where)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -14,7 +14,7 @@ from trainer.common.errors import ClusterError
 from trainer.host import fork_server
 
 ANSWER_S = 30.0
-"""Seconds in which a server must fork: it may still have to import TensorFlow."""
+"""Seconds in which a server must fork: it may still have to import TensorFlow and the trainer."""
 
 
 class Forked:
@@ -78,7 +78,7 @@ class ForkServer:
         """A process that runs `python -m trainer ARGUMENTS` in this environment, with this process' folder and streams.
 
         Raises:
-            ClusterError: the server is gone, does not answer, or has another environment.
+            ClusterError: the server is gone, does not answer, or would fork what differs from a process that is started anew.
         """
         order = {"module": "trainer", "arguments": list(arguments), "environment": dict(environment), "umask": _umask()}
         order["modules"] = self._modules

@@ -17,6 +17,7 @@ from control.common import worker_environment
 from control.common.operator_variables import boolean
 from control.common.task import Task
 from control.remote import modules
+from control.remote.trainer_package import TRAINER
 from trainer.host import fork_server
 from trainer.rundir.launch_record import Host
 from trainer.worker.backend import LIBRARIES
@@ -24,9 +25,9 @@ from trainer.worker.backend import LIBRARIES
 PROGRAM = Path(fork_server.__file__)
 
 
-def key(python: str, caches: str) -> str:
-    """Name of the server for workers with this Python and this folder of caches: all of a host's workers that could share one do."""
-    parts = python, caches, PROGRAM.read_text(encoding="utf-8")
+def key(program: Mapping[str, Any]) -> str:
+    """Name of the server for a host's workers with the same `python`, folder of `caches` and trainer (`sha256`)."""
+    parts = program["python"], program["caches"], program["sha256"], PROGRAM.read_text(encoding="utf-8")
     return fork_server.NAME + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -69,6 +70,7 @@ def preloading(task: Task, hosts: Sequence[Host]) -> Iterator[None]:
 def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
     """One for each host that its inventory allows it on and that trains without GPUs; one for all workers of this machine."""
     servers: dict[tuple[str, str], Server] = {}
+    code = TRAINER.sha256()
     for host in hosts:
         variables = task.task_vars["hostvars"][host.name]
         # What a process has of CUDA does not survive a fork.
@@ -76,7 +78,7 @@ def _servers(task: Task, hosts: Sequence[Host]) -> list[Server]:
             continue
         python = variables.get("worker_python", f"{variables['worker_root']}/venv/bin/python")
         caches = variables.get("worker_caches", f"{variables['worker_root']}/caches")
-        name = key(python, caches)
+        name = key({"python": python, "caches": caches, "sha256": code})
         if (host.address, name) not in servers:
             environment = {**worker_environment.of_worker(host.environment, caches), "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"}
             servers[host.address, name] = Server(task.on(host.name), _session(name, python, environment))

@@ -46,6 +46,6 @@ def passed(plan: Plan, clock: Clock = CLOCK) -> str | None:
 
 
 def keep_if(well: bool) -> None:
-    """Have the next launch check its hosts, unless the launch that passed the checks went `well`."""
+    """Have the next launch check its hosts, unless what was just done on them, a check, a launch or a run, went `well`."""
     if not well:
         _file().unlink(missing_ok=True)

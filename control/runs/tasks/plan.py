@@ -81,8 +81,9 @@ def plan(task: Task) -> dict[str, Any]:
     already = {"show_last": _already(plan, not asked.evaluate)} if plan.complete else {}
     # A run that trains may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     shown = [] if waits(plan) else [plan_command.shown_plan(plan, task.task_vars["hostvars"], task.check_mode)]
-    checked = recent_check.passed(plan) if command == "train" and not plan.complete and "preflight" not in options else None
     broken, hosts = _broken(task, command), plan.posts
+    repeats = command != "train" or plan.complete or "preflight" in options or bool(broken.get("broken_launches"))
+    checked = None if repeats else recent_check.passed(plan)
     left_out = _left_out(plan, options, broken, checked)
     if plan.complete:
         reservations.release(plan.run)

@@ -13,6 +13,8 @@ import pytest
 from ansible import constants
 from ansible.executor.process.worker import WorkerProcess
 
+from control.runs.launch import recent_check
+from plugins.callback import lockstep
 from plugins.callback.lockstep import CallbackModule
 from plugins.shared.interrupts import after_forks
 from tests.unit.conftest import ROOT
@@ -305,6 +307,30 @@ def test_a_task_that_is_ended_while_it_sends_leaves_the_commands_queue_open(fini
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode == 0) == finish, done.stderr
     assert finish or "the queue of results stays locked" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("returned", "failures", "dark", "check", "kept"),
+    [
+        pytest.param({"before_start": "..."}, {"a": 1}, {}, False, [False], id="a launch that fails"),
+        pytest.param({"before_start": "..."}, {}, {"a": 1}, False, [False], id="a host that is away"),
+        pytest.param({"before_start": "..."}, {}, {}, False, [], id="a launch that goes well"),
+        pytest.param({"before_start": "..."}, {"a": 1}, {}, True, [], id="with --check"),
+        pytest.param({}, {"a": 1}, {}, False, [], id="a plan that is refused"),
+    ],
+)
+def test_a_launch_that_fails_has_hosts_checked_again(returned, failures, dark, check, kept, monkeypatch):
+    """Also where nothing was started yet: what they passed before may no longer be true."""
+    called = []
+    monkeypatch.setattr(recent_check, "keep_if", called.append)
+    monkeypatch.setattr(lockstep.context, "CLIARGS", {"check": check})
+    callback = CallbackModule.__new__(CallbackModule)
+    vars(callback).update(_last_words=[], _explained=True, _launches=False, _display=SimpleNamespace(verbosity=0))
+    callback._if_interrupted = callback._before_start = callback._launch = callback._run_under_way = None
+    callback._follow(returned)
+    callback._follow({"before_start": None} if returned else {})
+    callback.v2_playbook_on_stats(SimpleNamespace(failures=failures, dark=dark))
+    assert called == kept
 
 
 def test_ansible_looks_for_results_rarely_while_a_run_is_watched(monkeypatch):

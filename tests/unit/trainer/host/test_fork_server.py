@@ -301,25 +301,39 @@ def test_modules_of_an_order_are_imported_once(started, connect, run, modules, t
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "reason"),
+    ("name", "reason"),
     [
-        ("decimal", {"PYTHONPATH": "/other"}, "it has imported another version of the trainer"),
-        ("no_such_module", {}, "the import failed: No module named 'no_such_module'"),
-        ("threaded", {}, "the import left threads behind"),
+        ("no_such_module", "the import failed: No module named 'no_such_module'"),
+        ("threaded", "the import left threads behind"),
     ],
-    ids=["another version", "a failed import", "threads"],
+    ids=["a failed import", "threads"],
 )
-def test_a_server_that_can_fork_for_nobody_ends(name, given, reason, started, connect, run, modules):
+def test_a_server_that_can_fork_for_nobody_ends(name, reason, started, connect, run, modules):
     """The next launch starts another."""
     (modules / "threaded.py").write_text("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
     server, client = started(WAIT_S=3600.0, LINGER_S=3600.0), connect(name)
-    if given:
-        assert run(client, "").wait(360) == 0
     for _ in range(2):
         with pytest.raises(ClusterError, match=f"^{reason}$"):
-            run(client, "", **given)
+            run(client, "")
     client.end()
     assert server.wait(360) == 0
+
+
+def test_another_version_of_trainer_is_refused(server, run, modules):
+    """Those with the version that was imported are still served."""
+    client = server("decimal")
+    assert run(client, "").wait(360) == 0
+    with pytest.raises(ClusterError, match=r"^it has imported another version of the trainer$"):
+        run(client, "", PYTHONPATH="/other")
+    assert run(client, "").wait(360) == 0
+
+
+@pytest.mark.parametrize(("least", "imported"), [(10**9, False), (1, True)])
+def test_a_server_needs_free_memory(least, imported, started, modules, tmp_path):
+    """Its import could end what trains there."""
+    (modules / "noting.py").write_text(f"open({str(tmp_path / 'importing')!r}, 'w')")
+    assert started("noting", WAIT_S=0.0, LEAST_FREE_MB=least).wait(360) == 0
+    assert (tmp_path / "importing").exists() == imported
 
 
 def test_nobody_forks_for_whom_nobody_waits(started, connect, run, modules, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from control.common.task import Task
 from control.common.worker_environment import of_worker
+from control.remote.trainer_package import TRAINER
 from control.runs.launch import preload
 from trainer.rundir.launch_record import Host
 from trainer.worker.backend import LIBRARIES
@@ -90,26 +91,31 @@ def test_preloading_is_off_by_text_too(given):
     assert servers(cluster("a"), worker_preload=given) == []
 
 
+def key(python, caches, code):
+    return preload.key({"python": python, "caches": caches, "sha256": code})
+
+
 def test_the_key_is_of_all_that_matters(tmp_path, monkeypatch):
-    """A server of another Python, folder of caches or program is never used."""
-    keys = [preload.key("python", "caches"), preload.key("python", "others"), preload.key("pythonc", "aches")]
-    assert preload.key("python", "caches") == keys[0]
+    """A server of another Python, folder of caches, trainer or program is never used."""
+    mine, others = ("python", "caches", "1"), [("python", "others", "1"), ("pythonc", "aches", "1"), ("python", "caches", "2")]
+    keys = [key(*one) for one in (mine, *others)]
+    assert key(*mine) == keys[0]
     (tmp_path / "program.py").write_text("pass")
     monkeypatch.setattr(preload, "PROGRAM", tmp_path / "program.py")
-    assert len({*keys, preload.key("python", "caches")}) == 4
+    assert len({*keys, key(*mine)}) == 5
 
 
 def test_a_session_has_the_environment_of_workers():
     hosts = cluster("a", environment={"A": "b c"})
     (server,) = preload._servers(task(hosts), hosts)
     python, caches = "/srv/lockstep/venv/bin/python", "/srv/lockstep/caches"
-    key, argv = preload.key(python, caches), server.session["argv"]
+    name, argv = key(python, caches, TRAINER.sha256()), server.session["argv"]
     expected = {**of_worker({"A": "b c"}, caches), "CUDA_VISIBLE_DEVICES": "", "PYTHONSAFEPATH": "1"}
     assert argv[: argv.index(python)] == ["env", *(f"{name}={value}" for name, value in expected.items())]
     _, option, program, *arguments = argv[argv.index(python) :]
-    assert (option, arguments) == ("-c", [key, "0", *LIBRARIES])
+    assert (option, arguments) == ("-c", [name, "0", *LIBRARIES])
     assert zlib.decompress(base64.b64decode(program.split("'")[1])).decode() == preload.PROGRAM.read_text()
-    assert (server.session["name"], server.session["chdir"]) == (key, "/")
+    assert (server.session["name"], server.session["chdir"]) == (name, "/")
 
 
 def test_a_session_fits_into_message_of_tmux():

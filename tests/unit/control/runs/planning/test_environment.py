@@ -92,7 +92,7 @@ def rendered(name, **variables):
 @pytest.mark.parametrize(
     ("name", "variables"),
     [
-        ("run_worker.sh.j2", {"worker_threads": 1, "worker_program": {"python": "p"}, "worker_caches": "c"}),
+        ("run_worker.sh.j2", {"worker_threads": 1, "worker_program": {"python": "p", "caches": "c", "sha256": "s"}}),
         ("train.sbatch.j2", {"slurm_devices": 0, "slurm_threads": 1}),
     ],
 )
