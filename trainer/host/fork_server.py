@@ -29,7 +29,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 NAME = "lockstep-preload-"
@@ -145,24 +145,27 @@ class Server:
         reason = self._stale or self._other_version(order) or self._other_environment(order["environment"])
         if reason:
             _tell(client, {"refused": reason})
-        elif _listens(client):
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-            try:
-                pid = os.fork()
-            except OSError as error:
-                pid = -1
-                _tell(client, {"refused": f"it could not be forked: {error.strerror}"})
-            if not pid:
-                _set_score(self._score)
-                self._leave(descriptors)
-                return order
-            if pid > 0:
-                self._processes[client] = pid
-                _tell(client, {"pid": pid})
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        elif _listens(client) and self._fork(client, descriptors):
+            return order
         for descriptor in descriptors:
             os.close(descriptor)
         return None
+
+    def _fork(self, client: socket.socket, descriptors: Sequence[int]) -> bool:
+        """Fork a process for a client; True in that process."""
+        with _ends_waiting():
+            try:
+                pid = os.fork()
+            except OSError as error:
+                _tell(client, {"refused": f"it could not be forked: {error.strerror}"})
+                return False
+            if pid:
+                self._processes[client] = pid
+                _tell(client, {"pid": pid})
+            else:
+                _set_score(self._score)
+                self._leave(descriptors)
+        return not pid
 
     def _other_version(self, order: dict[str, Any]) -> str:
         return "" if _code(order) == self._code else "it has imported another version of the trainer"
@@ -194,7 +197,6 @@ class Server:
         signal.set_wakeup_fd(-1)
         for one, handler in {**self._handlers, signal.SIGCHLD: signal.SIG_DFL}.items():
             signal.signal(one, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         os.setsid()
         self._selector.close()
         for own in (self._woken, self._waker, *([self._listener] if self._listener else []), *self._processes):
@@ -207,14 +209,13 @@ class Server:
         with contextlib.suppress(BlockingIOError):
             woken.recv(4096)
         # Clients get all exit codes before this process ends.
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-        for client, pid in self._processes.items():
-            ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
-            if ended:
-                self._processes[client] = 0
-                self._rate()
-                _tell(client, {"code": os.waitstatus_to_exitcode(status)})
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        with _ends_waiting():
+            for client, pid in self._processes.items():
+                ended, status = os.waitpid(pid, os.WNOHANG) if pid else (0, 0)
+                if ended:
+                    self._processes[client] = 0
+                    self._rate()
+                    _tell(client, {"code": os.waitstatus_to_exitcode(status)})
         self._end_if_asked()
 
     def _dismiss(self, client: socket.socket) -> None:
@@ -230,6 +231,16 @@ class Server:
     def _end_if_asked(self) -> None:
         if self._end_asked:
             self._end(self._end_asked, None)
+
+
+@contextlib.contextmanager
+def _ends_waiting() -> Iterator[None]:
+    """Let signals that ask for the end wait; in a process that is forked meanwhile, too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
 
 
 def _code(order: dict[str, Any]) -> str:
